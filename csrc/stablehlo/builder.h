@@ -1,0 +1,103 @@
+#pragma once
+// A typed builder for StableHLO programs. A Value knows its builder, so operations are free functions in
+// ops.h: `add(x, y)`. Types and shapes are checked as the program is built (Error{kInternal} names the
+// operation and its operands); the result is text, which is what every PJRT plugin takes and the compile
+// cache hashes.
+//
+// One Builder makes one module with one function `main`. Regions (the body of a reduce, a while) are built
+// by callbacks. Equal constants at function level are emitted once. Not thread-safe; cheap to construct.
+
+#include <complex>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/tensor_type.h"
+
+namespace tpu::stablehlo {
+
+class Builder;
+
+/// An SSA value. Copies are cheap; valid while its builder lives.
+class Value {
+ public:
+  Value() = default;
+  bool defined() const { return builder_ != nullptr; }
+  Builder& builder() const { return *builder_; }
+  uint32_t id() const { return id_; }
+  const TensorType& type() const;
+  DType dtype() const { return type().dtype; }
+  const Dims& dims() const { return type().dims; }
+  size_t rank() const { return type().dims.size(); }
+  int64_t dim(size_t axis) const { return type().dims[axis]; }
+
+ private:
+  friend class Builder;
+  Value(Builder* builder, uint32_t id) : builder_(builder), id_(id) {}
+  Builder* builder_ = nullptr;
+  uint32_t id_ = 0;
+};
+
+/// Builds a region from its block arguments and returns what the region yields.
+using Region = std::function<std::vector<Value>(std::span<const Value> arguments)>;
+
+class Builder {
+ public:
+  explicit Builder(std::string module_name = "program");
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  /// The next argument of `main`. `aliased_output`, if not negative, is emitted as tf.aliasing_output.
+  Value parameter(const TensorType& type, int aliased_output = -1);
+  void set_aliased_output(size_t parameter, int output);
+
+  /// Splat constants: one literal, whatever the size. Values are converted to the element type exactly
+  /// (inf and NaN as bit patterns; an integer outside the type's range is Error{kInternal}).
+  Value constant(double value, const TensorType& type);
+  Value constant(int64_t value, const TensorType& type);
+  Value constant(std::complex<double> value, const TensorType& type);
+  /// Dense integer literal, one entry per element in row-major order.
+  Value constant(std::span<const int64_t> values, const TensorType& type);
+  /// Dense floating-point literal.
+  Value constant(std::span<const double> values, const TensorType& type);
+
+  /// Appends `op_text` as an operation with `results` results; used by ops.h. `text` is everything to the
+  /// right of `=` (for a multi-result operation the `:N` is added here).
+  std::vector<Value> emit(std::string text, std::span<const TensorType> results);
+  Value emit_one(std::string text, const TensorType& result);
+  /// Text of a region in generic form: `({ ^bb0(%a: ...): ... stablehlo.return ... })`.
+  std::string region(std::span<const TensorType> arguments, const Region& body,
+                     const char* terminator = "stablehlo.return");
+
+  /// The module's text with `results` as main's results. The builder must not be used afterwards.
+  std::string finish(std::span<const Value> results);
+
+  const TensorType& type_of(uint32_t id) const { return types_[id]; }
+  size_t parameter_count() const { return parameters_.size(); }
+
+ private:
+  struct Parameter {
+    uint32_t id;
+    int aliased_output;
+  };
+  Value constant_text(std::string literal, const TensorType& type);
+  uint32_t new_value(const TensorType& type);
+  void line(const std::string& text);
+
+  std::string module_name_;
+  std::vector<TensorType> types_;  // by value id
+  std::vector<Parameter> parameters_;
+  std::string body_;                // text of the innermost open block
+  int depth_ = 0;                   // number of open regions
+  std::unordered_map<std::string, Value> constants_;  // function level only
+};
+
+/// "%12", as it stands in the text.
+std::string ref(Value value);
+/// "tensor<2x3xf32>"
+std::string mlir_type(const TensorType& type);
+
+}  // namespace tpu::stablehlo
