@@ -1,8 +1,8 @@
 // Indexing along one dimension: gather, index_select, index_add and kin, isin, repeat_interleave.
 
-#include <bit>
-
 #include "lowering/indexing.h"
+
+#include <bit>
 
 namespace tpu::lowering {
 
@@ -65,7 +65,8 @@ Results lower_index_add(const OpCall& call) {
   const SliceUpdate u = slice_update(call, dtype, {.code = Code::kInvalidArgument});
   const auto alpha = call.known(4);
   Value source = u.source;
-  if (!alpha || alpha->as_complex() != 1.0) source = multiply(source, broadcast_to(call.operand(4, dtype), source.dims()));
+  if (!alpha || alpha->as_complex() != 1.0)
+    source = multiply(source, broadcast_to(call.operand(4, dtype), source.dims()));
   return finish_update(call, scatter_slices(u.x, u.positions, source, u.axis, Combine::kAdd));
 }
 
@@ -178,8 +179,7 @@ std::vector<Row> join(std::initializer_list<std::span<const Row>> parts) {
 }  // namespace
 
 std::span<const Row> indexing_rows() {
-  static const std::vector<Row> rows =
-      join({kRows, scatter_rows(), advanced_indexing_rows(), embedding_rows()});
+  static const std::vector<Row> rows = join({kRows, scatter_rows(), advanced_indexing_rows(), embedding_rows()});
   return rows;
 }
 

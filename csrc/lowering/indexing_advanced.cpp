@@ -18,13 +18,21 @@ namespace {
 
 using Results = std::vector<Value>;
 
+Value flat(Value x) { return reshape(x, {x.type().numel()}); }
+
+/// For each element of flat `mask`, how many true ones stand before it.
+Value true_before(Value mask) {
+  const Value ones = convert(mask, index_dtype(mask.dim(0)));
+  return subtract(running_sum(ones), ones);
+}
+
 /// The index tensors of one call: which axes they address, and where the dims they broadcast to stand in the
 /// result. Adjacent axes keep their place; axes that a slice separates move their dims to the front.
 struct Selection {
-  Dims axes;                  // ascending
-  std::vector<Value> index;   // one per axis, in range, broadcast to `shape`
+  Dims axes;                 // ascending
+  std::vector<Value> index;  // one per axis, in range, broadcast to `shape`
   Dims shape;
-  int64_t place = 0;          // first dim of `shape` in the result
+  int64_t place = 0;  // first dim of `shape` in the result
 };
 
 Dims broadcast_shape(std::span<const Value> values) {
@@ -110,8 +118,29 @@ Dims window_dims(const Selection& s, size_t result_rank) {
   return dims;
 }
 
+/// Position in the index list of its only entry when that is a boolean mask; -1 otherwise.
+int64_t lone_mask(const OpCall& call) {
+  const auto given = call.optional_tensors(1);
+  int64_t found = -1;
+  int count = 0;
+  bool any_mask = false;
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!given[i] || !given[i]->defined()) continue;
+    ++count;
+    any_mask |= given[i]->dtype() == DType::kBool;
+    found = static_cast<int64_t>(i);
+  }
+  if (any_mask && count > 1) {
+    throw Error(Code::kNotImplemented, std::string(call.name()) + ": masks beside other indices must be converted");
+  }
+  return any_mask ? found : -1;
+}
+
 Results lower_index_with(const OpCall& call, bool checked) {
   Value x = call.tensor(0);
+  if (lone_mask(call) >= 0) {
+    throw Error(Code::kNotImplemented, "index: the size of the result depends on the mask; convert it to positions");
+  }
   Selection s = selection_of(call, x, checked);
   if (s.axes.empty()) return {x};
   const TensorType& type = call.result_type();
@@ -133,9 +162,7 @@ Results lower_index(const OpCall& call) { return lower_index_with(call, true); }
 Results lower_unsafe_index(const OpCall& call) { return lower_index_with(call, false); }
 
 Region put_region(bool accumulate) {
-  return [accumulate](std::span<const Value> a) {
-    return std::vector<Value>{accumulate ? add(a[0], a[1]) : a[1]};
-  };
+  return [accumulate](std::span<const Value> a) { return std::vector<Value>{accumulate ? add(a[0], a[1]) : a[1]}; };
 }
 
 /// Sizes of `x[indices]`.
@@ -153,7 +180,47 @@ Dims selected_sizes(Value x, const Selection& s) {
   return sizes;
 }
 
+/// x[:, mask] = values, without converting the mask to positions, whose number is not known: each true element
+/// takes the value whose number is the count of true ones before it.
+Results put_through_mask(const OpCall& call, int64_t axis, bool accumulate) {
+  const TensorType& type = call.result_type();
+  const DType dtype = accumulate ? compute_type(type.dtype) : type.dtype;
+  const Value x = convert_like_torch(call.tensor(0), dtype);
+  const Value mask = call.optional_tensors(1)[static_cast<size_t>(axis)].value();
+  if (x.type().numel() == 0) return {call.tensor(0)};
+  Value values = call.operand(2, dtype);
+  // x with the mask's dims as one; values with `count` (or 1) there.
+  const Value flags = flat(mask);
+  const auto middle = static_cast<size_t>(axis);
+  Dims full(type.dims.begin(), type.dims.begin() + axis);
+  full.push_back(flags.dim(0));
+  for (size_t i = middle + mask.rank(); i < type.dims.size(); ++i) full.push_back(type.dims[i]);
+  Dims wanted = values.dims();
+  while (wanted.size() < full.size()) wanted.insert(0, 1);
+  const int64_t count = wanted[middle];
+  wanted = full;
+  wanted[middle] = count;
+  values = broadcast_to(values, wanted);
+  if (count == 1) {
+    values = broadcast_to(values, full);
+  } else {
+    const Value total = count_nonzero(flags);
+    call.check(compare(total, scalar(call.builder(), count, DType::kS64), Compare::kNe), Code::kIndex,
+               "shape mismatch: value tensor of " + std::to_string(count) +
+                   " elements cannot be broadcast to the number of true elements of the mask");
+    if (count == 0) return {call.tensor(0)};
+    values = take_slices(values, true_before(flags), axis);
+  }
+  const Value chosen = broadcast_in_dim(flags, full, {axis});
+  const Value grouped = reshape(x, full);
+  const Value updated = select(chosen, accumulate ? add(grouped, values) : values, grouped);
+  return {reshape(convert_like_torch(updated, type.dtype), type.dims)};
+}
+
 Results lower_index_put_with(const OpCall& call, bool checked) {
+  if (const int64_t axis = lone_mask(call); axis >= 0) {
+    return put_through_mask(call, axis, call.boolean_or(3, false));
+  }
   const TensorType& type = call.result_type();
   const bool accumulate = call.boolean_or(3, false);
   // Half-precision sums of many duplicates would drift: add in float32, round once.
@@ -184,8 +251,6 @@ IndexRule flat_rule(int64_t size) {
           .message = "out of range: tried to access an index on a tensor of " + std::to_string(size) + " elements."};
 }
 
-Value flat(Value x) { return reshape(x, {x.type().numel()}); }
-
 Results lower_take(const OpCall& call) {
   const Value x = flat(call.tensor(0));
   const Value index = call.tensor(1);
@@ -208,12 +273,6 @@ Results lower_put(const OpCall& call) {
 }
 
 // ---- masks
-
-/// For each element of flat `mask`, how many true ones stand before it.
-Value true_before(Value mask) {
-  const Value ones = convert(mask, index_dtype(mask.dim(0)));
-  return subtract(running_sum(ones), ones);
-}
 
 Results lower_masked_scatter(const OpCall& call) {
   const TensorType& type = call.result_type();

@@ -30,8 +30,7 @@ Reduction reduction_named(const std::string& name) {
   if (name == "prod" || name == "multiply") return {Combine::kMultiply, Reducer::kMultiply};
   if (name == "amax") return {Combine::kMaximum, Reducer::kMaximum};
   if (name == "amin") return {Combine::kMinimum, Reducer::kMinimum};
-  throw Error(Code::kInvalidArgument,
-              "reduce argument must be either sum, prod, mean, amax or amin, got " + name);
+  throw Error(Code::kInvalidArgument, "reduce argument must be either sum, prod, mean, amax or amin, got " + name);
 }
 
 /// One of the scatter rows: (self, dim, index, src or value, ...), 0-d ones as [1].
@@ -73,9 +72,7 @@ Results scatter_with(const OpCall& call, Combine combine) {
 
 Results lower_scatter(const OpCall& call) { return scatter_with(call, Combine::kReplace); }
 Results lower_scatter_add(const OpCall& call) { return scatter_with(call, Combine::kAdd); }
-Results lower_scatter_named(const OpCall& call) {
-  return scatter_with(call, reduction_named(call.string(4)).combine);
-}
+Results lower_scatter_named(const OpCall& call) { return scatter_with(call, reduction_named(call.string(4)).combine); }
 
 Results lower_scatter_reduce(const OpCall& call) {
   if (index_is_empty(call)) return {call.tensor(0)};
