@@ -125,3 +125,7 @@ def operators() -> list[str]:
 
 def build_info() -> dict[str, str]:
     """torch_version (that of the headers), compiler, sanitizers."""
+
+# Streams, events, memory statistics and generator state have no binding here: torch.Stream, torch.Event,
+# torch.accelerator and torch.Generator reach the guard, the allocator and the generator by themselves. Stream id 0 is
+# a device's default stream.
