@@ -1,21 +1,22 @@
-// check_xla_flags(): tries XLA_FLAGS in a forked child, because XLA ends the process on a bad one.
+// check_xla_flags(): tries XLA_FLAGS in a process of its own, because XLA ends the process on a bad one.
 
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/resource.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "base/env.h"
 #include "base/hash.h"
@@ -30,13 +31,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kFlags[] = "XLA_FLAGS";
 constexpr std::chrono::seconds kPatience{60};
-constexpr int kSurvived = 0;     // the child's exit status: the flags are good
-constexpr int kOtherError = 77;  // ... an error of another kind, which the parent will meet by itself
-
-constexpr char kSmallProgram[] =
-    "module @probe { func.func public @main(%x: tensor<1xf32>) -> tensor<1xf32> {\n"
-    "  %0 = stablehlo.add %x, %x : tensor<1xf32>\n"
-    "  return %0 : tensor<1xf32> } }";
+constexpr int kSurvived = 0;       // exit status of tpu_probe: the flags are good
+constexpr int kReportedError = 1;  // ... an error that is not the end of the process is not about flags
 
 // What the child left behind.
 struct Outcome {
@@ -45,21 +41,56 @@ struct Outcome {
   std::string output;     // its stderr
 };
 
-[[noreturn]] void run_child(const PluginChoice& choice, int output) {
-  const rlimit no_core{0, 0};
-  setrlimit(RLIMIT_CORE, &no_core);
-  dup2(output, STDERR_FILENO);
-  if (const int nowhere = open("/dev/null", O_WRONLY); nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
-  unsetenv("TF_CPP_MIN_LOG_LEVEL");  // the message that names the flag may be below the level of the parent
-  int status = kOtherError;
-  try {
-    const auto client = pjrt::Client::create(pjrt::Plugin::load(choice.path), choice.options, kPatience);
-    client->compile(kSmallProgram, {});
-    status = kSurvived;
-  } catch (...) {
-    // Anything that is an error and not the end of the process is not about flags.
+// tpu_probe lies beside the library that holds this function. Empty if it is not there.
+std::string probe_path() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&check_xla_flags), &info) == 0 || info.dli_fname == nullptr) return "";
+  const fs::path path = fs::path(info.dli_fname).replace_filename("tpu_probe");
+  return access(path.c_str(), X_OK) == 0 ? path.string() : "";
+}
+
+// tpu_probe's command line: PLUGIN NAME=KIND:VALUE ...
+std::vector<std::string> probe_command(const std::string& probe, const PluginChoice& choice) {
+  std::vector<std::string> command = {probe, choice.path};
+  for (const auto& [name, option] : choice.options) {
+    if (const auto* number = std::get_if<int64_t>(&option)) {
+      command.push_back(name + "=i:" + std::to_string(*number));
+    } else if (const auto* flag = std::get_if<bool>(&option)) {
+      command.push_back(name + "=b:" + (*flag ? "1" : "0"));
+    } else if (const auto* text = std::get_if<std::string>(&option)) {
+      command.push_back(name + "=s:" + *text);
+    } else {
+      throw Error(Code::kInternal, "tpu_probe takes no option of the kind of " + name);
+    }
   }
-  _exit(status);
+  return command;
+}
+
+// This process's environment without the plugin's log level: the message that names a flag may be below it.
+std::vector<char*> probe_environment() {
+  constexpr std::string_view kLogLevel = "TF_CPP_MIN_LOG_LEVEL=";
+  std::vector<char*> variables;
+  for (char** at = environ; *at != nullptr; ++at) {
+    if (!std::string_view(*at).starts_with(kLogLevel)) variables.push_back(*at);
+  }
+  variables.push_back(nullptr);
+  return variables;
+}
+
+// Starts `command` with stderr going to `output` and no other streams; nullopt if that fails.
+std::optional<pid_t> spawn(std::vector<std::string> command, int output) {
+  std::vector<char*> arguments;
+  for (std::string& word : command) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
+  pid_t child = 0;
+  const int failed = posix_spawn(&child, arguments[0], &actions, nullptr, arguments.data(), probe_environment().data());
+  posix_spawn_file_actions_destroy(&actions);
+  return failed == 0 ? std::optional<pid_t>(child) : std::nullopt;
 }
 
 // Reads until the child closes its end; false if `deadline` passes first.
@@ -81,20 +112,20 @@ bool read_all(int input, Clock::time_point deadline, std::string& text) {
 
 // nullopt when no child can be made.
 std::optional<Outcome> try_in_child(const PluginChoice& choice) {
+  const std::string probe = probe_path();
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
-  const pid_t child = fork();
-  if (child == 0) run_child(choice, ends[1]);
+  if (probe.empty() || pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
+  const auto child = spawn(probe_command(probe, choice), ends[1]);
   close(ends[1]);
-  if (child < 0) {
+  if (!child) {
     close(ends[0]);
     return std::nullopt;
   }
   Outcome outcome;
   outcome.finished = read_all(ends[0], Clock::now() + kPatience, outcome.output);
   close(ends[0]);
-  if (!outcome.finished) kill(child, SIGKILL);
-  while (waitpid(child, &outcome.status, 0) < 0 && errno == EINTR) {
+  if (!outcome.finished) kill(*child, SIGKILL);
+  while (waitpid(*child, &outcome.status, 0) < 0 && errno == EINTR) {
   }
   return outcome;
 }
@@ -183,7 +214,7 @@ void write_verdict(const std::string& key, const std::string& verdict) {
 void check_xla_flags(const PluginChoice& choice) {
   const auto flags = env::text(kFlags);
   if (!flags) return;
-  // Once it is loaded the flags have been read, and a fork would copy its locks without its threads.
+  // Once it is loaded the flags have been read.
   if (void* loaded = dlopen(choice.path.c_str(), RTLD_LAZY | RTLD_NOLOAD)) {
     dlclose(loaded);
     return;
@@ -200,7 +231,7 @@ void check_xla_flags(const PluginChoice& choice) {
     // Killed from outside, for instance for want of memory: no verdict on the flags.
     if (WIFSIGNALED(outcome->status) && WTERMSIG(outcome->status) == SIGKILL) return;
     const bool exited = WIFEXITED(outcome->status);
-    if (exited && WEXITSTATUS(outcome->status) == kOtherError) return;
+    if (exited && WEXITSTATUS(outcome->status) == kReportedError) return;
     const bool good = exited && WEXITSTATUS(outcome->status) == kSurvived;
     verdict = good ? "" : complaint(outcome->output);
     if (!key.empty()) write_verdict(key, *verdict);
