@@ -27,6 +27,7 @@ bool is_on_cpu(const PJRT_Api* api, PJRT_Buffer* buffer) {
 Buffer::Buffer(Buffer&& other) noexcept : api_(other.api_), buffer_(std::exchange(other.buffer_, nullptr)) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this == &other) return *this;
   Buffer old(std::move(*this));  // released at the end of this scope
   api_ = other.api_;
   buffer_ = std::exchange(other.buffer_, nullptr);

@@ -31,14 +31,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kFlags[] = "XLA_FLAGS";
 constexpr std::chrono::seconds kPatience{60};
-constexpr int kSurvived = 0;       // exit status of tpu_probe: the flags are good
-constexpr int kReportedError = 1;  // ... an error that is not the end of the process is not about flags
+// XLA leaves with the same exit status as a tpu_probe that reports an error, so that one is told by its output.
+constexpr char kReportedError[] = "error\t";
 
 // What the child left behind.
 struct Outcome {
   bool finished = false;  // false: it was killed after kPatience
   int status = 0;         // as waitpid() gives it
-  std::string output;     // its stderr
+  std::string output;     // what it wrote to stdout and stderr
 };
 
 // tpu_probe lies beside the library that holds this function. Empty if it is not there.
@@ -77,7 +77,7 @@ std::vector<char*> probe_environment() {
   return variables;
 }
 
-// Starts `command` with stderr going to `output` and no other streams; nullopt if that fails.
+// Starts `command` with stdout and stderr going to `output`; nullopt if that fails.
 std::optional<pid_t> spawn(std::vector<std::string> command, int output) {
   std::vector<char*> arguments;
   for (std::string& word : command) arguments.push_back(word.data());
@@ -85,7 +85,7 @@ std::optional<pid_t> spawn(std::vector<std::string> command, int output) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
   pid_t child = 0;
   const int failed = posix_spawn(&child, arguments[0], &actions, nullptr, arguments.data(), probe_environment().data());
@@ -130,16 +130,21 @@ std::optional<Outcome> try_in_child(const PluginChoice& choice) {
   return outcome;
 }
 
-// The line that speaks of a flag, without the log prefix "F0000 00:00:00 1 file.cc:1] "; else the first line.
+// True if tpu_probe lived to report an error: one that the parent will meet by itself, and not about flags.
+bool reported_error(const std::string& output) {
+  return output.starts_with(kReportedError) || output.find(std::string("\n") + kReportedError) != std::string::npos;
+}
+
+// The line that speaks of a flag, without the log prefix "F0000 00:00:00 1 file.cc:1] "; else the last line.
 std::string complaint(const std::string& output) {
   std::istringstream lines(output);
-  std::string first;
+  std::string last = "(it wrote nothing)";
   for (std::string line; std::getline(lines, line);) {
     if (const size_t end = line.find("] "); end != std::string::npos) line.erase(0, end + 2);
-    if (first.empty()) first = line;
     if (line.find("flag") != std::string::npos) return line;
+    if (!line.empty()) last = line;
   }
-  return first.empty() ? "(it wrote nothing)" : first;
+  return last;
 }
 
 // Text that changes whenever the verdict might. Empty: do not remember, the flags are in another file.
@@ -230,9 +235,8 @@ void check_xla_flags(const PluginChoice& choice) {
     }
     // Killed from outside, for instance for want of memory: no verdict on the flags.
     if (WIFSIGNALED(outcome->status) && WTERMSIG(outcome->status) == SIGKILL) return;
-    const bool exited = WIFEXITED(outcome->status);
-    if (exited && WEXITSTATUS(outcome->status) == kReportedError) return;
-    const bool good = exited && WEXITSTATUS(outcome->status) == kSurvived;
+    if (reported_error(outcome->output)) return;
+    const bool good = WIFEXITED(outcome->status) && WEXITSTATUS(outcome->status) == 0;
     verdict = good ? "" : complaint(outcome->output);
     if (!key.empty()) write_verdict(key, *verdict);
   }
