@@ -18,10 +18,14 @@ PluginOption = str | int | float | bool | list[int]
 def set_plugin_resolver(resolver: Callable[[], tuple[str, str, dict[str, PluginOption]]]) -> None:
     """Sets what the client calls, with the GIL, when it is first created: it returns the provider's name, the
     absolute path of the plugin, and the create options. The text of an exception it raises becomes
-    Error{kUnavailable}."""
+    Error{kUnavailable}. It keeps its result, so it may be asked again (see is_available)."""
 
 def init() -> None:
     """Starts the client. Does nothing when it is running already."""
+
+def is_available() -> bool:
+    """Whether the client runs or the resolver finds a plugin that works (torch.accelerator.is_available() asks the
+    same). False in a bad fork. Does not start the client, never raises."""
 
 def is_initialized() -> bool:
     """Whether this process has started a client. Never starts one."""
@@ -82,6 +86,10 @@ def client_info() -> dict[str, str]:
 
 def default_generator(device: int) -> torch.Generator:
     """The device's default generator, the same object's state each time. Does not start the client."""
+
+def manual_seed_all(seed: int) -> None:
+    """Seeds the default generators of all devices, also of those that are not known yet: torch.manual_seed calls it
+    long before a client is wanted. Does not start the client."""
 
 # -- execution modes and counters --------------------------------------------------------------------------------------
 
