@@ -173,7 +173,7 @@ std::vector<Value> custom_call(Builder& builder, const std::string& target, std:
                                std::span<const TensorType> results, const std::string& attributes,
                                bool has_side_effect = false);
 
-// ---- CHLO operations that every plugin's front end expands
+// ---- special functions: CHLO operations that every plugin's front end expands, mended where that is off
 Value erf(Value x);
 Value erfc(Value x);
 Value erf_inv(Value x);
