@@ -25,8 +25,8 @@ Value chlo(const char* op, Value x) {
 // w = -log(1 - x^2) < 5 and one in sqrt(w) - 3 beyond. Forming 1 - x^2 as a product keeps the tails exact to
 // 3e-7, where the compilers' own expansion for f32 is off by 6e-6.
 Value erf_inv_f32(Value x) {
-  constexpr double kCentre[] = {2.81022636e-08, 3.43273939e-07, -3.5233877e-06,  -4.39150654e-06, 0.00021858087,
-                                -0.00125372503, -0.00417768164, 0.246640727,     1.50140941};
+  constexpr double kCentre[] = {2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+                                -0.00125372503, -0.00417768164, 0.246640727,    1.50140941};
   constexpr double kTail[] = {-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
                               -0.0076224613,   0.00943887047,  1.00167406,    2.83297682};
   const auto splat = [&](double value) { return x.builder().constant(value, x.type()); };
