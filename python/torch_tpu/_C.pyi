@@ -6,26 +6,24 @@ had started one; none holds the GIL while it blocks. Device arguments are indice
 non-negative by the caller; an index beyond the last device raises RuntimeError.
 """
 
-from collections.abc import Callable
 from typing import final
 
 import torch
 
-PluginOption = str | int | float | bool | list[int]
-
 # -- life cycle ------------------------------------------------------------------------------------------------------
 
-def set_plugin_resolver(resolver: Callable[[], tuple[str, str, dict[str, PluginOption]]]) -> None:
-    """Sets what the client calls, with the GIL, when it is first created: it returns the provider's name, the
-    absolute path of the plugin, and the create options. The text of an exception it raises becomes
-    Error{kUnavailable}. It keeps its result, so it may be asked again (see is_available)."""
+def set_plugin_search_path(directories: list[str]) -> None:
+    """Folders with installed packages (runtime::set_plugin_search_path), called once at load."""
+
+def choose_plugin() -> tuple[str, str, str]:
+    """(provider, path, reason) of the plugin that would be used. Loads nothing. RuntimeError says what to install."""
 
 def init() -> None:
     """Starts the client. Does nothing when it is running already."""
 
 def is_available() -> bool:
-    """Whether the client runs or the resolver finds a plugin that works (torch.accelerator.is_available() asks the
-    same). False in a bad fork. Does not start the client, never raises."""
+    """Whether the client runs, or choose_plugin finds a plugin (torch.accelerator.is_available() asks the same). False
+    in a bad fork. Does not start the client, never raises."""
 
 def is_initialized() -> bool:
     """Whether this process has started a client. Never starts one."""
