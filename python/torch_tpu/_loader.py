@@ -119,16 +119,14 @@ def _register(name: str, engine: ModuleType) -> None:
             "Uninstall it, or turn autoload off with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and import one of them."
         )
     from torch_tpu import device
-    from torch_tpu._internal import plugins
+    from torch_tpu._internal import lazy, probe
 
-    engine.set_plugin_resolver(plugins.resolve)
+    engine.set_plugin_search_path(probe.search_path())
     torch.utils.rename_privateuse1_backend(name)
     torch._register_device_module(name, device)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     os.register_at_fork(after_in_child=engine.after_fork_in_child)
     atexit.register(engine.drain, _DRAIN_SECONDS)
-    from torch_tpu._internal import lazy
-
     lazy.after_import("torch._dynamo.device_interface", _register_dynamo_interface)
 
 
