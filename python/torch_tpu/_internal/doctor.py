@@ -174,8 +174,9 @@ def _examine_cache(report: Report, folder: str | None) -> None:
         except OSError:  # evicted by another process meanwhile
             continue
     report.add("compile cache", "size", f"{size / 1e6:.1f} MB in {len(files)} files")
-    parent = next(p for p in [pathlib.Path(folder), *pathlib.Path(folder).absolute().parents] if p.exists())
-    if not os.access(parent, os.W_OK):
+    absolute = pathlib.Path(folder).absolute()
+    nearest = next(path for path in (absolute, *absolute.parents) if os.path.lexists(path))
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
         report.problem(
             f"the compile cache cannot be written: {folder}",
             "set TORCH_TPU_CACHE_DIR to a folder that can, or TORCH_TPU_CACHE=0 to do without",
