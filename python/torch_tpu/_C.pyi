@@ -47,7 +47,7 @@ class DeviceProperties:
 
     @property
     def name(self) -> str:
-        """"TPU v5e" and the like; the plugin's device kind otherwise ("cpu")."""
+        """The device's kind as people write it: "TPU v5e", "XLA CPU"."""
     @property
     def platform(self) -> str: ...
     @property
@@ -92,7 +92,7 @@ def manual_seed_all(seed: int) -> None:
 # -- execution modes and counters --------------------------------------------------------------------------------------
 
 def eager_mode() -> str:
-    """"debug", "strict" or "fused"."""
+    """One of "debug", "strict", "fused"."""
 
 def set_eager_mode(mode: str) -> None:
     """Flushes what is recorded, then switches. ValueError for an unknown mode."""
@@ -101,9 +101,8 @@ def host_fallbacks() -> dict[str, int]:
     """Operators that ran on the host so far ("aten::name.overload") and how often."""
 
 def reset_host_fallbacks() -> None: ...
-
 def host_fallback_mode() -> str:
-    """"warn", "error" or "silent"."""
+    """One of "warn", "error", "silent"."""
 
 def set_host_fallback_mode(mode: str) -> None:
     """ValueError for an unknown mode."""
@@ -113,7 +112,6 @@ def compile_stats() -> dict[str, float]:
     executions, flushes, programs (now in memory)."""
 
 def reset_compile_stats() -> None: ...
-
 def clear_compile_cache(disk: bool) -> None:
     """Drops compiled programs kept in memory, and with `disk` those on disk too."""
 

@@ -12,8 +12,8 @@ os.environ.setdefault("TORCH_TPU_HOST_FALLBACK", "error")
 # One compile cache for all runs in this checkout, apart from the user's own.
 os.environ.setdefault("TORCH_TPU_CACHE_DIR", str(ROOT / "build" / "test-cache"))
 
-import torch
-import torch_tpu
+import torch  # noqa: E402
+import torch_tpu  # noqa: E402
 
 
 def pytest_report_header() -> list[str]:
@@ -22,5 +22,3 @@ def pytest_report_header() -> list[str]:
 
     provider, path, reason = _C.choose_plugin()
     return [f"torch {torch.__version__}, torch_tpu {torch_tpu.__version__}", f"plugin {provider}: {path} ({reason})"]
-
-

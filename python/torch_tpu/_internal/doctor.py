@@ -186,7 +186,9 @@ def _examine_cache(report: Report, folder: str | None) -> None:
 def _examine_torch(report: Report, timeout: float | None) -> bool:
     found, error = _child(_IMPORT_CHILD, timeout)
     if found is None:
-        report.problem(f"`import torch` fails: {error}", "reinstall torch; TORCH_DEVICE_BACKEND_AUTOLOAD=0 loads it alone")
+        report.problem(
+            f"`import torch` fails: {error}", "reinstall torch; TORCH_DEVICE_BACKEND_AUTOLOAD=0 loads it alone"
+        )
         return False
     report.add("torch", "version", str(found["torch"]))
     report.add("torch", "native libraries built for", str(found["built_for"]))

@@ -9,13 +9,14 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from torch_tpu import _C
+from torch_tpu import device as tpu
+
 
 def register(module: ModuleType) -> None:
     """Puts ours in place of torch's own in `module`, which is torch._dynamo.device_interface."""
-    import torch
-
-    from torch_tpu import _C, device
-
     # Fills the registry with torch's own first: done later, it would overwrite ours.
     module.get_interface_for_device("cpu")
     base: Any = module.DeviceInterface
@@ -37,23 +38,21 @@ def register(module: ModuleType) -> None:
 
             @staticmethod
             def get_device_properties(device: Any = None) -> Any:
-                from torch_tpu.device import get_device_properties
+                return tpu.get_device_properties(device)
 
-                return get_device_properties(device)
-
-        device = device.device
-        Event = device.Event
-        Stream = device.Stream
-        current_device = staticmethod(device.current_device)
-        set_device = staticmethod(device.set_device)
-        device_count = staticmethod(device.device_count)
-        is_available = staticmethod(device.is_available)
-        stream = staticmethod(device.stream)
-        current_stream = staticmethod(device.current_stream)
-        set_stream = staticmethod(device.set_stream)
-        synchronize = staticmethod(device.synchronize)
-        get_device_properties = staticmethod(device.get_device_properties)
-        memory_allocated = staticmethod(device.memory_allocated)
+        device = tpu.device
+        Event = tpu.Event
+        Stream = tpu.Stream
+        current_device = staticmethod(tpu.current_device)
+        set_device = staticmethod(tpu.set_device)
+        device_count = staticmethod(tpu.device_count)
+        is_available = staticmethod(tpu.is_available)
+        stream = staticmethod(tpu.stream)
+        current_stream = staticmethod(tpu.current_stream)
+        set_stream = staticmethod(tpu.set_stream)
+        synchronize = staticmethod(tpu.synchronize)
+        get_device_properties = staticmethod(tpu.get_device_properties)
+        memory_allocated = staticmethod(tpu.memory_allocated)
         exchange_device = staticmethod(_C.exchange_device)
         maybe_exchange_device = staticmethod(_C.maybe_exchange_device)
 
@@ -65,7 +64,7 @@ def register(module: ModuleType) -> None:
 
         @staticmethod
         def get_raw_stream(device_idx: int) -> int:
-            return int(device.current_stream(device_idx).stream_id)
+            return int(tpu.current_stream(device_idx).stream_id)
 
         @staticmethod
         def get_compute_capability(device: Any = None) -> str:

@@ -12,7 +12,15 @@ from torch_tpu._internal import names, probe
 
 
 def preferred_device() -> torch.device:
-    """See :func:`torch_tpu.preferred_device`."""
+    """The device to use when the user names none.
+
+    ``TORCH_DEVICE`` (``tpu[:n]`` or ``cpu``) decides when it is set. Otherwise it is ``tpu`` if a small program, run
+    once per process on that device, gives the right answer, and ``cpu``, with a warning that says why, if not.
+
+    Raises:
+        RuntimeError: ``TORCH_DEVICE`` names a device that does not work.
+        ValueError: ``TORCH_DEVICE`` is not understood.
+    """
     spec = names.parse()
     if spec is not None and spec[0] == "cpu":
         return torch.device("cpu")
@@ -20,7 +28,7 @@ def preferred_device() -> torch.device:
     if spec is None:
         if problem is None:
             return torch.device("tpu", torch.tpu.current_device())  # type: ignore[attr-defined]
-        warnings.warn(f"using the CPU, since device 'tpu' does not work: {problem}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"using the CPU, since device 'tpu' does not work: {problem}", RuntimeWarning, stacklevel=2)
         return torch.device("cpu")
     if problem is not None:
         raise RuntimeError(f"TORCH_DEVICE asks for device '{spec[0]}', which does not work: {problem}")
@@ -35,8 +43,8 @@ def preferred_device() -> torch.device:
 def problem_of_device() -> str | None:
     """None if a small program gives the right answer on the device, else what is wrong. Asked once per process."""
     try:
-        engine = _loader.engine()
-        if not engine.is_initialized():
+        _loader.load()
+        if not torch.tpu.is_initialized():  # type: ignore[attr-defined]
             # A plugin that aborts or hangs should do so in a child.
             error = probe.run().error
             if error is not None:

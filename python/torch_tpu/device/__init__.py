@@ -161,9 +161,8 @@ class device:
     def __enter__(self) -> None:
         self.prev_idx = _C.exchange_device(self.idx)
 
-    def __exit__(self, *exc: object) -> bool:
+    def __exit__(self, *exc: object) -> None:
         self.idx = _C.maybe_exchange_device(self.prev_idx)
-        return False
 
 
 class device_of(device):

@@ -59,7 +59,8 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """A table of the counters for people to read; ``abbreviated`` leaves out the accumulated ones."""
     index = device_index(device)
     stats = memory_stats(index)
-    rows = [f"torch.tpu memory, device {index}", f"{'':<28}{'now':>14}{'peak':>14}" + ("" if abbreviated else f"{'total':>16}")]
+    heading = f"{'':<28}{'now':>14}{'peak':>14}" + ("" if abbreviated else f"{'total':>16}")
+    rows = [f"torch.tpu memory, device {index}", heading]
     for name in ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes", "allocation"):
         values = [stats.get(f"{name}.all.{kind}", 0) for kind in ("current", "peak", "allocated")]
         if not any(values):

@@ -10,6 +10,7 @@ from torch_tpu import _C
 from torch_tpu.device._index import DeviceLike, device_index
 
 _DEFAULT_STREAM_ID = 0
+_DEVICE_TYPE = 20  # c10::DeviceType::PrivateUse1, as torch.Stream wants it
 
 
 class Stream(torch.Stream):
@@ -54,8 +55,7 @@ def current_stream(device: DeviceLike = None) -> Stream:
 
 def default_stream(device: DeviceLike = None) -> Stream:
     """The stream that is current unless another one is set."""
-    device_type = int(torch._C._autograd.DeviceType.PrivateUse1)
-    return Stream(stream_id=_DEFAULT_STREAM_ID, device_index=device_index(device), device_type=device_type)
+    return Stream(stream_id=_DEFAULT_STREAM_ID, device_index=device_index(device), device_type=_DEVICE_TYPE)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
