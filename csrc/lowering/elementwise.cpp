@@ -216,7 +216,7 @@ constexpr Row kRows[] = {
 std::span<const Row> elementwise_rows() {
   static const std::vector<Row> rows = [] {
     std::vector<Row> all(std::begin(kRows), std::end(kRows));
-    for (auto part : {elementwise_arithmetic_rows()}) all.insert(all.end(), part.begin(), part.end());
+    for (auto part : {elementwise_arithmetic_rows(), elementwise_special_rows()}) all.insert(all.end(), part.begin(), part.end());
     return all;
   }();
   return rows;

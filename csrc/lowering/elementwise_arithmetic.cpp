@@ -239,6 +239,11 @@ Value x_times_log(Value x, Value y) {
 
 /// log(exp(a) + exp(b)) with the larger one factored out.
 Value log_add_exp(Value a, Value b) {
+  if (is_complex(a.dtype())) {
+    Value first = ge(hlo::real(a), hlo::real(b));
+    Value larger = hlo::select(first, a, b), smaller = hlo::select(first, b, a);
+    return hlo::add(larger, hlo::log_plus_one(hlo::exponential(hlo::subtract(smaller, larger))));
+  }
   Value larger = hlo::maximum(a, b);
   Value smooth = hlo::add(larger, hlo::log_plus_one(hlo::exponential(hlo::negate(hlo::abs(hlo::subtract(a, b))))));
   return hlo::select(hlo::bit_and(is_inf(a), eq(a, b)), a, smooth);
