@@ -43,8 +43,8 @@ struct Extreme {
 };
 Extreme extreme(Value x, stablehlo::Reducer reducer, int64_t axis);
 
-/// Inclusive scan along `axis` with an associative `combine(earlier, later)`. `combine` gets and returns
-/// whole tensors; `neutral` is 0-d with combine(neutral, x) == x.
+/// Inclusive scan along `axis` with an associative `combine(earlier, later)`, which gets and returns 0-d
+/// values; `neutral` is 0-d with combine(neutral, x) == x.
 using Combine = std::function<Value(Value earlier, Value later)>;
 Value inclusive_scan(Value x, int64_t axis, Value neutral, const Combine& combine);
 

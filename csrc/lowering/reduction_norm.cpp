@@ -229,21 +229,24 @@ Results cdist_backward(const OpCall& call) {
     return broadcast_to(unsqueeze(v, static_cast<int64_t>(v.rank())), difference.dims());
   };
   Value grad = norm_derivative(difference, spread(4), spread(0), call.real(3));
-  return {convert(sum_over(grad, {last - 1}, false), call.result_type().dtype)};
+  // A batch that x1 does not have (only empty ones come here) sums away too.
+  Value sum = sum_to(sum_over(grad, {last - 1}, false), call.result_type().dims);
+  return {convert(sum, call.result_type().dtype)};
 }
 
-/// (self, other, *, dim): cross product of vectors of size 3 along `dim`.
+/// (self, other, *, dim): cross product of vectors of size 3 along `dim`. Narrow floats are not widened:
+/// the two products cancel, and PyTorch rounds each of them.
 Results linalg_cross(const OpCall& call) {
   const TensorType& type = call.result_type();
-  DType dtype = compute_type(type.dtype);
-  Value a = broadcast_to(call.operand(0, dtype), type.dims), b = broadcast_to(call.operand(1, dtype), type.dims);
+  Value a = broadcast_to(call.operand(0, type.dtype), type.dims);
+  Value b = broadcast_to(call.operand(1, type.dtype), type.dims);
   int64_t axis = wrap_axis(call.integer(2), type.rank());
   auto part = [&](Value x, int64_t i) { return slice_axis(x, axis, i % 3, i % 3 + 1); };
   std::vector<Value> parts;
   for (int64_t i = 0; i < 3; ++i) {
     parts.push_back(subtract(multiply(part(a, i + 1), part(b, i + 2)), multiply(part(a, i + 2), part(b, i + 1))));
   }
-  return {convert(concatenate(parts, axis), type.dtype)};
+  return {concatenate(parts, axis)};
 }
 
 constexpr Row kRows[] = {
