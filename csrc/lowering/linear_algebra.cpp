@@ -35,9 +35,12 @@ Value scaled(const OpCall& call, size_t i, Value x) {
   return multiply(x, broadcast_to(call.operand(i, x.dtype()), x.dims()));
 }
 
+/// For scale_and_add: the product has its scale already.
+constexpr size_t kNoScale = SIZE_MAX;
+
 /// beta * self + alpha * product in the product's dtype. A beta of 0 ignores self, NaN included.
 Value scale_and_add(const OpCall& call, size_t self, size_t beta, size_t alpha, Value product) {
-  Value result = scaled(call, alpha, product);
+  const Value result = alpha == kNoScale ? product : scaled(call, alpha, product);
   const auto known_beta = call.known(beta);
   if (known_beta && known_beta->as_complex() == 0.0) return result;
   const Value added = broadcast_to(call.operand(self, product.dtype()), product.dims());
@@ -87,14 +90,18 @@ std::vector<Value> int_mm(const OpCall& call) {
 /// 0-d `x != 0`.
 Value is_true(Value x) { return convert_like_torch(x, DType::kBool); }
 
+/// Rounds after every step in narrow floats, which is what the CPU kernel does.
 std::vector<Value> addr(const OpCall& call) {
   const TensorType& type = call.result_type();
-  const DType dtype = compute_type(type.dtype);
+  const DType dtype = type.dtype;
   const Dims& sizes = type.dims;
   const Value column = broadcast_in_dim(call.operand(1, dtype), sizes, {0});
   const Value row = broadcast_in_dim(call.operand(2, dtype), sizes, {1});
-  const Value outer = dtype == DType::kBool ? bit_and(column, row) : multiply(column, row);
-  if (dtype != DType::kBool) return {round_to_result(call, scale_and_add(call, 0, 3, 4, outer))};
+  if (dtype != DType::kBool) {
+    const Value outer = multiply(scaled(call, 4, column), row);
+    return {scale_and_add(call, 0, 3, kNoScale, outer)};
+  }
+  const Value outer = bit_and(column, row);
   const Value self = broadcast_to(call.operand(0, dtype), sizes);
   const Value beta = broadcast_to(is_true(call.operand(3, dtype)), sizes);
   const Value alpha = broadcast_to(is_true(call.operand(4, dtype)), sizes);
