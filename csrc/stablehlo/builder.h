@@ -9,6 +9,7 @@
 
 #include <complex>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <span>
 #include <string>
@@ -65,7 +66,7 @@ class Builder {
   Value constant(std::span<const double> values, const TensorType& type);
 
   /// Appends `op_text` as an operation with `results` results; used by ops.h. `text` is everything to the
-  /// right of `=` (for a multi-result operation the `:N` is added here).
+  /// right of `=`; the result names are added here.
   std::vector<Value> emit(std::string text, std::span<const TensorType> results);
   Value emit_one(std::string text, const TensorType& result);
   /// Text of a region in generic form: `({ ^bb0(%a: ...): ... stablehlo.return ... })`.
@@ -75,6 +76,12 @@ class Builder {
   /// The module's text with `results` as main's results. The builder must not be used afterwards.
   std::string finish(std::span<const Value> results);
 
+  /// Precision of dot_general and convolution on float32 and wider operands: 0 DEFAULT, 1 HIGH, 2 HIGHEST
+  /// (the initial setting: float32 means float32). Narrower floats always use DEFAULT.
+  void set_dot_precision(int precision);
+  int dot_precision() const { return dot_precision_; }
+
+  /// Reference valid as long as the builder.
   const TensorType& type_of(uint32_t id) const { return types_[id]; }
   size_t parameter_count() const { return parameters_.size(); }
 
@@ -88,11 +95,12 @@ class Builder {
   void line(const std::string& text);
 
   std::string module_name_;
-  std::vector<TensorType> types_;  // by value id
+  std::deque<TensorType> types_;  // by value id; a deque, so that references from type_of() stay valid
   std::vector<Parameter> parameters_;
   std::string body_;                // text of the innermost open block
   int depth_ = 0;                   // number of open regions
-  std::unordered_map<std::string, Value> constants_;  // function level only
+  int dot_precision_ = 2;
+  std::unordered_map<std::string, Value> constants_;  // of the innermost open block
 };
 
 /// "%12", as it stands in the text.

@@ -1,0 +1,235 @@
+#include "stablehlo/builder.h"
+
+#include <charconv>
+
+#include "base/error.h"
+#include "stablehlo/emit.h"
+#include "stablehlo/literal.h"
+
+namespace tpu::stablehlo {
+namespace {
+
+// Dense literal in nested row-major form: [[1, 2], [3, 4]].
+template <typename T>
+void append_nested(std::string& text, std::span<const T> values, std::span<const int64_t> sizes, DType dtype) {
+  if (sizes.empty()) {
+    append_literal(text, values[0], dtype);
+    return;
+  }
+  const size_t inner = values.size() / static_cast<size_t>(sizes[0]);
+  text += '[';
+  for (int64_t i = 0; i < sizes[0]; ++i) {
+    if (i != 0) text += ", ";
+    append_nested(text, values.subspan(static_cast<size_t>(i) * inner, inner), sizes.subspan(1), dtype);
+  }
+  text += ']';
+}
+
+template <typename T>
+std::string dense_literal(std::span<const T> values, const TensorType& type) {
+  ensure(static_cast<int64_t>(values.size()) == type.numel(), "constant: number of values differs from the type's");
+  std::string text;
+  if (!values.empty()) append_nested<T>(text, values, type.dims, type.dtype);
+  return text;
+}
+
+template <typename T>
+std::string splat_literal(T value, const TensorType& type) {
+  std::string text;
+  if (type.numel() != 0) append_literal(text, value, type.dtype);
+  return text;
+}
+
+}  // namespace
+
+const TensorType& Value::type() const {
+  ensure(defined(), "stablehlo: an undefined value was used");
+  return builder_->type_of(id_);
+}
+
+Builder::Builder(std::string module_name) : module_name_(std::move(module_name)) { body_.reserve(1024); }
+
+uint32_t Builder::new_value(const TensorType& type) {
+  types_.push_back(type);
+  return static_cast<uint32_t>(types_.size() - 1);
+}
+
+void Builder::line(const std::string& text) {
+  body_.append(static_cast<size_t>(depth_ + 2) * 2, ' ');
+  body_ += text;
+  body_ += '\n';
+}
+
+Value Builder::parameter(const TensorType& type, int aliased_output) {
+  const uint32_t id = new_value(type);
+  parameters_.push_back({id, aliased_output});
+  return {this, id};
+}
+
+void Builder::set_aliased_output(size_t parameter, int output) { parameters_.at(parameter).aliased_output = output; }
+
+void Builder::set_dot_precision(int precision) {
+  ensure(precision >= 0 && precision <= 2, "set_dot_precision: 0, 1 or 2");
+  dot_precision_ = precision;
+}
+
+Value Builder::constant_text(std::string literal, const TensorType& type) {
+  std::string text = "stablehlo.constant dense<";
+  text += literal;
+  text += "> : ";
+  append_type(text, type);
+  if (const auto found = constants_.find(text); found != constants_.end()) return found->second;
+  const Value value = emit_one(text, type);
+  constants_.emplace(std::move(text), value);
+  return value;
+}
+
+Value Builder::constant(double value, const TensorType& type) {
+  return constant_text(splat_literal(value, type), type);
+}
+Value Builder::constant(int64_t value, const TensorType& type) {
+  return constant_text(splat_literal(value, type), type);
+}
+Value Builder::constant(std::complex<double> value, const TensorType& type) {
+  return constant_text(splat_literal(value, type), type);
+}
+Value Builder::constant(std::span<const int64_t> values, const TensorType& type) {
+  return constant_text(dense_literal(values, type), type);
+}
+Value Builder::constant(std::span<const double> values, const TensorType& type) {
+  return constant_text(dense_literal(values, type), type);
+}
+
+std::vector<Value> Builder::emit(std::string text, std::span<const TensorType> results) {
+  std::vector<Value> values;
+  values.reserve(results.size());
+  std::string names;
+  for (const TensorType& type : results) {
+    values.push_back(Value(this, new_value(type)));
+    if (!names.empty()) names += ", ";
+    append_ref(names, values.back());
+  }
+  if (!names.empty()) names += " = ";
+  line(names + text);
+  return values;
+}
+
+Value Builder::emit_one(std::string text, const TensorType& result) {
+  const Value value(this, new_value(result));
+  body_.append(static_cast<size_t>(depth_ + 2) * 2, ' ');
+  append_ref(body_, value);
+  body_ += " = ";
+  body_ += text;
+  body_ += '\n';
+  return value;
+}
+
+std::string Builder::region(std::span<const TensorType> arguments, const Region& body, const char* terminator) {
+  // The bodies of reductions may not refer to outer constants, so each block keeps its own.
+  std::string outer_body;
+  std::unordered_map<std::string, Value> outer_constants;
+  outer_body.swap(body_);
+  outer_constants.swap(constants_);
+  ++depth_;
+  std::vector<Value> values;
+  values.reserve(arguments.size());
+  for (const TensorType& type : arguments) values.push_back(Value(this, new_value(type)));
+
+  const std::vector<Value> yielded = body(values);
+  std::string last(terminator);
+  append_operands(last, yielded);
+  if (!yielded.empty()) last += " : ";
+  append_types(last, yielded);
+  line(last);
+
+  --depth_;
+  outer_body.swap(body_);
+  outer_constants.swap(constants_);
+  const std::string indent(static_cast<size_t>(depth_ + 2) * 2, ' ');
+  std::string text = "({\n";
+  if (!values.empty()) {
+    text += indent + "^bb0(";
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (i != 0) text += ", ";
+      append_ref(text, values[i]);
+      text += ": ";
+      append_type(text, arguments[i]);
+    }
+    text += "):\n";
+  }
+  return text + outer_body + indent + "})";
+}
+
+std::string Builder::finish(std::span<const Value> results) {
+  std::string text = "module @" + module_name_ + " {\n  func.func public @main(";
+  text.reserve(body_.size() + 1024);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (i != 0) text += ", ";
+    append_ref(text, Value(this, parameters_[i].id));
+    text += ": ";
+    append_type(text, types_[parameters_[i].id]);
+    if (parameters_[i].aliased_output >= 0) {
+      text += " {tf.aliasing_output = " + std::to_string(parameters_[i].aliased_output) + " : i32}";
+    }
+  }
+  text += ") -> (";
+  append_types(text, results);
+  text += ") {\n";
+  text += body_;
+  text += "    return";
+  append_operands(text, results);
+  if (!results.empty()) text += " : ";
+  append_types(text, results);
+  text += "\n  }\n}\n";
+  body_.clear();
+  return text;
+}
+
+std::string ref(Value value) {
+  std::string text;
+  append_ref(text, value);
+  return text;
+}
+
+std::string mlir_type(const TensorType& type) {
+  std::string text;
+  append_type(text, type);
+  return text;
+}
+
+void append_integer(std::string& text, int64_t value) {
+  char buffer[24];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  text.append(buffer, end);
+}
+
+void append_ref(std::string& text, Value value) {
+  text += '%';
+  append_integer(text, value.id());
+}
+
+void append_type(std::string& text, const TensorType& type) {
+  text += "tensor<";
+  for (int64_t size : type.dims) {
+    append_integer(text, size);
+    text += 'x';
+  }
+  text += mlir_name(type.dtype);
+  text += '>';
+}
+
+void append_operands(std::string& text, std::span<const Value> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    text += i == 0 ? " " : ", ";
+    append_ref(text, values[i]);
+  }
+}
+
+void append_types(std::string& text, std::span<const Value> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i != 0) text += ", ";
+    append_type(text, values[i].type());
+  }
+}
+
+}  // namespace tpu::stablehlo
