@@ -83,8 +83,8 @@ def serve(contender: str, workload: str) -> None:
                 reply = {"check": step.check(), "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                          "threads": torch.get_num_threads()}
                 if device == "tpu":
-                    reply |= {"statistics": dict(torch_tpu.statistics()),
-                              "host_fallbacks": dict(torch_tpu.host_fallbacks())}
+                    reply |= {"statistics": torch_tpu.compile_stats(),
+                              "host_fallbacks": torch_tpu.host_fallbacks()}
         print(json.dumps(reply), flush=True)
 
 

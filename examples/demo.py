@@ -113,13 +113,13 @@ def report(device: str, checks: Checks) -> None:
         return
     import torch_tpu
 
-    statistics = torch_tpu.statistics()
-    fallbacks = torch_tpu.host_fallbacks()
-    print(f"  plugin      {torch_tpu.plugin_name()}")
+    statistics, fallbacks = torch_tpu.compile_stats(), torch_tpu.host_fallbacks()
+    print(f"  plugin      {torch_tpu._C.client_info()['plugin_path']}")
     print(f"  device      {torch.tpu.get_device_name()}")
     print(f"  mode        {torch.tpu.get_eager_mode()}")
-    print(f"  programs    {statistics['compiled']} compiled, {statistics['memory_hits']} found in memory, "
-          f"{statistics['disk_hits']} on disk")
+    print(f"  programs    {statistics['compiles']:.0f} compiled in {statistics['compile_seconds']:.1f} s, "
+          f"{statistics['disk_hits']:.0f} found on disk, {statistics['memory_hits']:.0f} found in memory")
+    checks.expect(statistics["executions"] > 0, f"{statistics['executions']:.0f} programs run on the device")
     checks.expect(not fallbacks, f"operators run on the host: {fallbacks or 'none'}")
 
 
