@@ -28,6 +28,9 @@ struct Row {
   uint32_t random_factor = 0;
   /// A result worth materialising: on plugins where big fusions lose, a barrier follows.
   bool heavy = false;
+  /// Bit i: only the sizes and dtype of tensor argument i matter, not its elements (the self of a fill): the
+  /// lowering sees zeros and the call does not depend on what was there.
+  uint32_t unread_args = 0;
 };
 
 /// All rows of all families.

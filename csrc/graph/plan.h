@@ -1,0 +1,91 @@
+#pragma once
+// Plan: everything about one operator call that its signature fixes. Made once per signature, immutable
+// afterwards, never freed (plans are small and programs refer to them), shared by all threads.
+//
+// A plan says how each argument is made (a window of an input value, a known or a run-time scalar, a plain
+// attribute), what the lowering is, and what becomes of the results (a new base array, or a window written
+// into an input's base). What varies between calls with one signature, the start of each window and the
+// run-time scalars, are the node's `words`, in the order of `slots`.
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "graph/window.h"
+#include "lowering/op_call.h"
+#include "lowering/table.h"
+
+namespace tpu::graph {
+
+/// Type of one run-time word: an s64, or the bits of a double that the program takes as f32 or f64.
+enum class Slot : uint8_t { kInt, kFloat, kDouble };
+
+struct TensorRef {
+  uint32_t input = 0;
+  Layout layout;
+  uint32_t first_slot = 0;  // layout.start_count() int slots
+};
+
+struct ScalarRef {
+  DType dtype = DType::kS64;
+  std::optional<lowering::Scalar> known;
+  uint32_t slot = 0;  // when not known
+};
+
+/// A tensor of which only the type matters: the lowering sees zeros.
+struct UnreadTensor {
+  TensorType type;
+};
+
+using ArgTemplate = std::variant<lowering::None, TensorRef, UnreadTensor, ScalarRef, std::vector<std::optional<TensorRef>>,
+                                 std::vector<ScalarRef>, bool, int64_t, double, Dims, std::vector<double>,
+                                 std::vector<bool>, std::string, DType>;
+
+struct OutputTemplate {
+  TensorType base;           // of the new value
+  uint32_t result = 0;       // result of the lowering that it comes from
+  Dims order;                // new base: dim i of the base is dim order[i] of the result
+  /// Set when the result is written into a window of an existing base.
+  struct Replace {
+    std::optional<uint32_t> input;  // the old base; none when every element is replaced
+    Layout layout;
+    uint32_t first_slot = 0;
+    DType dtype = DType::kF32;      // of the window: the result is converted to it
+    Dims sizes;
+  };
+  std::optional<Replace> replace;
+};
+
+struct Plan {
+  uint64_t id = 0;
+  const lowering::Row* row = nullptr;
+  std::string name;  // as the user called it: "add_.Tensor"
+  std::vector<TensorType> inputs;
+  std::vector<ArgTemplate> args;
+  std::vector<TensorType> results;
+  DType promoted = DType::kF32;
+  std::vector<Slot> slots;
+  std::optional<uint32_t> random_slot;  // seed and offset, two int slots
+  std::vector<OutputTemplate> outputs;
+};
+
+/// The program inputs of one node, in a builder.
+struct NodeValues {
+  std::span<const Value> inputs;
+  std::span<const Value> words;  // one 0-d value per slot
+};
+
+struct LoweredNode {
+  std::vector<Value> outputs;
+  std::vector<lowering::OpCall::Check> checks;
+};
+
+/// Emits the plan's program text into `builder`. Throws Error if the lowering disagrees with the metadata.
+LoweredNode lower(const Plan& plan, stablehlo::Builder& builder, const NodeValues& values);
+
+uint64_t next_plan_id();
+
+}  // namespace tpu::graph

@@ -1,0 +1,46 @@
+#pragma once
+// When a recording is launched. Modes differ in nothing else: debug and strict launch every node (debug
+// also waits for it), fused lets nodes gather until something needs a value, a limit is reached, or the
+// recording starts to repeat itself.
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "graph/program.h"
+
+namespace tpu::graph {
+
+enum class Mode : uint8_t { kDebug, kStrict, kFused };
+
+Mode mode();
+void set_mode(Mode mode);
+Mode parse_mode(const std::string& text);  // throws Error{kValue}
+std::string to_string(Mode mode);
+
+/// Watches the nodes of one recording. Not thread-safe: guarded by the recorder's lock.
+class FlushPolicy {
+ public:
+  static constexpr size_t kMaxNodes = 4096;
+  /// A repetition is cut only when the repeated part has at least this many nodes: shorter programs cost
+  /// more to launch than they save.
+  static constexpr size_t kMinRepeated = 128;
+
+  /// Called after a node was appended: nullptr to go on, else why to launch now.
+  const char* after_append(const Recording& recording);
+  void reset();
+
+ private:
+  static constexpr size_t kSlots = 4096;
+  struct Seen {
+    uint64_t hash = 0;
+    uint32_t node = 0;
+    uint32_t epoch = 0;
+  };
+  std::array<Seen, kSlots> seen_{};
+  uint32_t epoch_ = 1;
+  size_t period_ = 0;
+  size_t repeated_ = 0;
+};
+
+}  // namespace tpu::graph

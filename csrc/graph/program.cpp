@@ -1,0 +1,179 @@
+#include "graph/program.h"
+
+#include <algorithm>
+#include <set>
+
+#include "stablehlo/ops.h"
+
+namespace tpu::graph {
+namespace hlo = stablehlo;
+namespace {
+
+bool test(const OutputMask& mask, size_t bit) { return (mask[bit / 64] >> (bit % 64) & 1) != 0; }
+
+bool includes(const OutputMask& larger, const OutputMask& smaller) {
+  for (size_t i = 0; i < larger.size(); ++i) {
+    if ((smaller[i] & ~larger[i]) != 0) return false;
+  }
+  return true;
+}
+
+DType slot_dtype(Slot slot) {
+  switch (slot) {
+    case Slot::kInt: return DType::kS64;
+    case Slot::kFloat: return DType::kF32;
+    case Slot::kDouble: return DType::kF64;
+  }
+  return DType::kS64;
+}
+
+// Run-time scalars of all nodes arrive packed, one vector per slot type; this hands them out in node order.
+class PackedWords {
+ public:
+  PackedWords(hlo::Builder& builder, const Recording& recording) {
+    int64_t counts[3] = {0, 0, 0};
+    for (const NodeRecord& node : recording.nodes) {
+      for (Slot slot : node.plan->slots) ++counts[static_cast<size_t>(slot)];
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      if (counts[i] > 0) vectors_[i] = builder.parameter({slot_dtype(static_cast<Slot>(i)), {counts[i]}});
+    }
+  }
+  std::vector<Value> take(const Plan& plan) {
+    std::vector<Value> words;
+    for (Slot slot : plan.slots) {
+      const auto i = static_cast<size_t>(slot);
+      const int64_t at = next_[i]++;
+      words.push_back(hlo::reshape(hlo::slice(vectors_[i], {at}, {at + 1}, {1}), {}));
+    }
+    return words;
+  }
+
+ private:
+  Value vectors_[3];
+  int64_t next_[3] = {0, 0, 0};
+};
+
+std::string label_of(const Recording& recording) {
+  constexpr size_t kShown = 6;
+  std::string label;
+  for (size_t i = 0; i < recording.nodes.size() && i < kShown; ++i) {
+    if (i != 0) label += "+";
+    label += recording.nodes[i].plan->name;
+  }
+  if (recording.nodes.size() > kShown) label += "+... (" + std::to_string(recording.nodes.size()) + " ops)";
+  return label;
+}
+
+// A program result that finally replaces a parameter, through any number of in-place nodes, may take over
+// the parameter's memory.
+std::optional<uint32_t> replaced_parameter(const Recording& recording, uint32_t flat_output) {
+  for (;;) {
+    const auto node = std::find_if(recording.nodes.rbegin(), recording.nodes.rend(),
+                                   [&](const NodeRecord& n) { return n.first_output <= flat_output; });
+    const OutputTemplate& output = node->plan->outputs[flat_output - node->first_output];
+    if (!output.replace || !output.replace->input) return std::nullopt;
+    const Wire& wire = recording.wires[node->first_wire + *output.replace->input];
+    if (wire.external) return wire.index;
+    flat_output = wire.index;
+  }
+}
+
+}  // namespace
+
+void Recording::clear() {
+  nodes.clear();
+  wires.clear();
+  words.clear();
+  parameters.clear();
+  outputs.clear();
+  key.clear();
+  hash = 0;
+}
+
+std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,
+                                       runtime::CompileCache& cache, std::string reason) {
+  hlo::Builder builder;
+  auto program = std::make_shared<Program>();
+  program->label = label_of(recording);
+
+  std::vector<Value> parameters;
+  for (const auto& value : recording.parameters) parameters.push_back(builder.parameter(value->type()));
+  PackedWords packed(builder, recording);
+  std::vector<Value> values;  // by flat output
+  std::vector<Value> flags;
+  for (uint32_t n = 0; n < recording.nodes.size(); ++n) {
+    const NodeRecord& node = recording.nodes[n];
+    std::vector<Value> inputs;
+    for (size_t i = 0; i < node.plan->inputs.size(); ++i) {
+      const Wire& wire = recording.wires[node.first_wire + i];
+      inputs.push_back(wire.external ? parameters[wire.index] : values[wire.index]);
+    }
+    const std::vector<Value> words = packed.take(*node.plan);
+    LoweredNode lowered;
+    try {
+      lowered = lower(*node.plan, builder, {inputs, words});
+    } catch (const Error& error) {
+      const std::string where = describe(node.location);
+      throw Error(error.code(), node.plan->name + (where.empty() ? "" : " at " + where) + ": " + error.what());
+    }
+    if (policy.barrier_after_heavy && node.plan->row->heavy && recording.nodes.size() > 1) {
+      lowered.outputs = hlo::optimization_barrier(lowered.outputs);
+    }
+    values.insert(values.end(), lowered.outputs.begin(), lowered.outputs.end());
+    for (auto& check : lowered.checks) {
+      program->checks.push_back({n, check.code, std::move(check.message)});
+      flags.push_back(hlo::reshape(check.bad, {1}));
+    }
+  }
+
+  std::vector<Value> results;
+  std::set<uint32_t> aliased;
+  for (uint32_t i = 0; i < values.size(); ++i) {
+    if (!test(alive, i)) continue;
+    const auto parameter = replaced_parameter(recording, i);
+    if (parameter && values[i].type() == recording.parameters[*parameter]->type() && aliased.insert(*parameter).second) {
+      builder.set_aliased_output(*parameter, static_cast<int>(results.size()));
+      program->aliased_parameters.push_back(*parameter);
+    }
+    program->outputs.push_back(i);
+    results.push_back(values[i]);
+  }
+  if (!flags.empty()) results.push_back(flags.size() == 1 ? flags[0] : hlo::concatenate(flags, 0));
+
+  const Location& location = recording.nodes.back().location;
+  program->executable = cache.get({builder.finish(results), program->label, describe(location), std::move(reason)});
+  return program;
+}
+
+ProgramCache::Lookup ProgramCache::find(const Recording& recording, const OutputMask& alive) {
+  Lookup result;
+  auto [first, last] = index_.equal_range(recording.hash);
+  for (; first != last; ++first) {
+    const Entries::iterator entry = first->second;
+    if (entry->key != recording.key) continue;
+    result.known_body = true;
+    if (!includes(entry->alive, alive)) continue;
+    entries_.splice(entries_.begin(), entries_, entry);
+    result.program = entry->program;
+    return result;
+  }
+  return result;
+}
+
+void ProgramCache::insert(const Recording& recording, OutputMask alive, std::shared_ptr<Program> program) {
+  entries_.push_front({recording.hash, recording.key, std::move(alive), std::move(program)});
+  index_.emplace(recording.hash, entries_.begin());
+  while (entries_.size() > capacity_) {
+    const auto oldest = std::prev(entries_.end());
+    auto [first, last] = index_.equal_range(oldest->hash);
+    for (; first != last; ++first) {
+      if (first->second != oldest) continue;
+      index_.erase(first);
+      break;
+    }
+    entries_.erase(oldest);
+  }
+}
+
+}  // namespace tpu::graph

@@ -1,0 +1,101 @@
+#pragma once
+// Program: the executable form of a recorded sequence of nodes for one set of outputs that are still alive.
+// ProgramCache finds it again by the sequence itself (plans and wiring, compared in full). A program whose
+// outputs are a superset of the wanted ones serves as well: surplus outputs are dropped.
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/location.h"
+#include "graph/plan.h"
+#include "runtime/compile_cache.h"
+#include "runtime/value.h"
+
+namespace tpu::graph {
+
+/// Where one input of a node comes from: a parameter of the recording or an output of an earlier node.
+struct Wire {
+  bool external = false;
+  uint32_t index = 0;  // parameter number, or flat output number
+};
+
+struct NodeRecord {
+  const Plan* plan = nullptr;
+  Location location;
+  uint32_t first_wire = 0;
+  uint32_t first_word = 0;
+  uint32_t first_output = 0;
+};
+
+/// A sequence of nodes that was recorded and not yet launched.
+struct Recording {
+  std::vector<NodeRecord> nodes;
+  std::vector<Wire> wires;
+  std::vector<uint64_t> words;
+  std::vector<runtime::ValueRef> parameters;
+  std::vector<runtime::ValueRef> outputs;  // of all nodes, flat
+  std::vector<uint64_t> key;               // plan ids and wires: what a program depends on
+  uint64_t hash = 0;                       // of key
+
+  bool empty() const { return nodes.empty(); }
+  void clear();
+};
+
+/// Bit per flat output.
+using OutputMask = std::vector<uint64_t>;
+
+struct ProgramCheck {
+  uint32_t node = 0;
+  Code code = Code::kIndex;
+  std::string message;
+};
+
+struct Program {
+  std::vector<uint32_t> outputs;           // flat output number of each program result
+  std::vector<ProgramCheck> checks;        // if any, one more result: an i1 per check
+  std::vector<int64_t> aliased_parameters;  // donated when nobody else holds the value
+  runtime::ProgramHandle executable;
+  std::string label;
+};
+
+/// How programs are laid out for one kind of plugin.
+struct LayoutPolicy {
+  /// Put an optimization barrier after nodes whose row is marked heavy: XLA:CPU's large fusions recompute.
+  bool barrier_after_heavy = false;
+};
+
+/// Emits text and requests the compile. Throws what a lowering throws, naming the node.
+std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,
+                                       runtime::CompileCache& cache, std::string reason);
+
+class ProgramCache {
+ public:
+  explicit ProgramCache(size_t capacity) : capacity_(capacity) {}
+
+  struct Lookup {
+    std::shared_ptr<Program> program;  // null on a miss
+    bool known_body = false;           // the same nodes were seen with other outputs
+  };
+  Lookup find(const Recording& recording, const OutputMask& alive);
+  void insert(const Recording& recording, OutputMask alive, std::shared_ptr<Program> program);
+  size_t size() const { return entries_.size(); }
+
+ private:
+  struct Entry {
+    uint64_t hash;
+    std::vector<uint64_t> key;
+    OutputMask alive;
+    std::shared_ptr<Program> program;
+  };
+  using Entries = std::list<Entry>;  // most recently used first
+
+  const size_t capacity_;
+  Entries entries_;
+  std::unordered_multimap<uint64_t, Entries::iterator> index_;
+};
+
+}  // namespace tpu::graph

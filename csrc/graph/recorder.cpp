@@ -1,0 +1,439 @@
+#include "graph/recorder.h"
+
+#include <bit>
+#include <cstring>
+
+#include "base/log.h"
+#include "lowering/helpers.h"
+#include "runtime/memory_stats.h"
+
+namespace tpu::graph {
+using runtime::ValueRef;
+using DeviceValue = runtime::Value;
+using State = DeviceValue::State;
+
+namespace {
+
+constexpr size_t kProgramsInMemory = 4096;  // a program costs 0.3-0.4 MB on the CPU plugin
+constexpr size_t kMaxInFlight = 32;         // launches not finished on the device; bounds run-ahead memory
+
+std::vector<lowering::Value> lower_zeros(const lowering::OpCall& call) {
+  return {call.builder().constant(0.0, call.result_type(0))};
+}
+
+// The node that gives an allocated but never written value its (zero) contents.
+const Plan& zeros_plan(const TensorType& type) {
+  static const lowering::Row row{.name = "zeros", .lower = lower_zeros};
+  static auto* const plans = new std::unordered_multimap<uint64_t, std::unique_ptr<Plan>>;
+  static std::mutex mutex;
+  uint64_t hash = static_cast<uint64_t>(type.dtype);
+  for (int64_t d : type.dims) hash = mix(hash, static_cast<uint64_t>(d));
+  std::lock_guard lock(mutex);
+  auto [first, last] = plans->equal_range(hash);
+  for (; first != last; ++first) {
+    if (first->second->results[0] == type) return *first->second;
+  }
+  auto plan = std::make_unique<Plan>();
+  plan->id = next_plan_id();
+  plan->row = &row;
+  plan->name = "empty";
+  plan->results = {type};
+  plan->outputs = {{type, 0, iota(type.rank()), std::nullopt}};
+  return *plans->emplace(hash, std::move(plan))->second;
+}
+
+std::string place_of(const std::string& name, const Location& location) {
+  const std::string where = describe(location);
+  return where.empty() ? name : name + " at " + where;
+}
+
+}  // namespace
+
+// ---- launching ---------------------------------------------------------------------------------------
+
+class LaunchTask final : public runtime::Task {
+ public:
+  LaunchTask(Recorder& recorder, Recording recording, std::shared_ptr<Program> program)
+      : recorder_(recorder), recording_(std::move(recording)), program_(std::move(program)) {}
+
+  void run() noexcept override {
+    try {
+      if (fail_if_inputs_failed()) return;
+      program_->executable->wait();
+    } catch (const Error& error) {
+      // One node of many does not compile (or all together do not): alone, the others still give results.
+      if (recording_.nodes.size() > 1) {
+        run_one_by_one();
+      } else {
+        fail_outputs(error);
+      }
+      return;
+    }
+    try {
+      execute(recording_, *program_, program_);
+    } catch (const Error& error) {
+      fail_outputs(error);
+    } catch (const std::exception& error) {
+      fail_outputs(Error(Code::kInternal, error.what()));
+    }
+  }
+
+ private:
+  bool fail_if_inputs_failed() {
+    for (const ValueRef& parameter : recording_.parameters) {
+      if (parameter->state() != State::kFailed) continue;
+      for (const ValueRef& output : recording_.outputs) {
+        if (output && output->state() == State::kLaunched) output->fail(parameter->error());
+      }
+      return true;
+    }
+    return false;
+  }
+
+  void fail_outputs(const Error& error) {
+    const NodeRecord& node = recording_.nodes.back();
+    const std::string what = recording_.nodes.size() == 1 ? node.plan->name : program_->label;
+    if (error.code() == Code::kOutOfMemory) runtime::memory_stats(recorder_.device_).count_out_of_memory();
+    const auto shared = std::make_shared<const Error>(error.code(), place_of(what, node.location) + ": " + error.what());
+    for (const ValueRef& output : recording_.outputs) {
+      if (output && output->state() == State::kLaunched) output->fail(shared);
+    }
+  }
+
+  void execute(Recording& recording, const Program& program, const std::shared_ptr<const Program>& shared) {
+    const pjrt::Executable& executable = program.executable->wait();
+    const pjrt::Device& device = recorder_.context_.device(recorder_.device_);
+    std::vector<PJRT_Buffer*> inputs;
+    inputs.reserve(recording.parameters.size() + 3);
+    for (const ValueRef& parameter : recording.parameters) inputs.push_back(parameter->buffer().raw());
+    std::vector<pjrt::Buffer> packed;
+    pack_words(recording, device, packed);
+    for (const pjrt::Buffer& buffer : packed) inputs.push_back(buffer.raw());
+
+    // Only this task holds a value with one reference, so nobody can come to need it again.
+    std::vector<int64_t> keep;
+    for (int64_t parameter : program.aliased_parameters) {
+      if (recording.parameters[static_cast<size_t>(parameter)]->use_count() > 1) keep.push_back(parameter);
+    }
+    const auto donatable = static_cast<int64_t>(program.aliased_parameters.size());
+    recorder_.donatable_.fetch_add(donatable, std::memory_order_relaxed);
+    recorder_.donated_.fetch_add(donatable - static_cast<int64_t>(keep.size()), std::memory_order_relaxed);
+
+    pjrt::ExecuteResult result = executable.execute(inputs, keep, &device, /*want_event=*/true);
+    for (size_t i = 0; i < program.outputs.size(); ++i) {
+      recording.outputs[program.outputs[i]]->fulfill(std::move(result.outputs[i]));
+    }
+    if (!program.checks.empty()) {
+      Recorder::FlagSet set{std::move(result.outputs.back()), shared, {}};
+      for (const ProgramCheck& check : program.checks) {
+        const NodeRecord& node = recording.nodes[check.node];
+        set.nodes.emplace_back(node.plan->name, node.location);
+      }
+      std::lock_guard lock(recorder_.flags_mutex_);
+      recorder_.flags_.push_back(std::move(set));
+    }
+    limit_in_flight(std::move(result.done));
+  }
+
+  void limit_in_flight(pjrt::Event done) {
+    auto& events = recorder_.in_flight_;
+    if (done.valid()) events.push_back(std::move(done));
+    if (events.size() < kMaxInFlight) return;
+    try {
+      for (size_t i = 0; i < kMaxInFlight / 2; ++i) events[i].await();
+    } catch (const Error&) {
+      // The failed values carry the same error; it is raised where they are read.
+    }
+    events.erase(events.begin(), events.begin() + kMaxInFlight / 2);
+  }
+
+  void pack_words(const Recording& recording, const pjrt::Device& device, std::vector<pjrt::Buffer>& packed) {
+    if (recording.words.empty()) return;
+    std::vector<int64_t> ints;
+    std::vector<float> floats;
+    std::vector<double> doubles;
+    for (const NodeRecord& node : recording.nodes) {
+      for (size_t i = 0; i < node.plan->slots.size(); ++i) {
+        const uint64_t word = recording.words[node.first_word + i];
+        switch (node.plan->slots[i]) {
+          case Slot::kInt: ints.push_back(static_cast<int64_t>(word)); break;
+          case Slot::kFloat: floats.push_back(static_cast<float>(std::bit_cast<double>(word))); break;
+          case Slot::kDouble: doubles.push_back(std::bit_cast<double>(word)); break;
+        }
+      }
+    }
+    const pjrt::Client& client = recorder_.context_.client();
+    const auto send = [&](const void* data, size_t count, DType dtype) {
+      if (count == 0) return;
+      packed.push_back(client.buffer_from_host(data, {dtype, {static_cast<int64_t>(count)}}, device));
+    };
+    send(ints.data(), ints.size(), DType::kS64);
+    send(floats.data(), floats.size(), DType::kF32);
+    send(doubles.data(), doubles.size(), DType::kF64);
+  }
+
+  void run_one_by_one() noexcept {
+    for (const NodeRecord& node : recording_.nodes) {
+      Recording single;
+      const size_t count = node.plan->outputs.size();
+      std::vector<ValueRef> outputs(recording_.outputs.begin() + node.first_output,
+                                    recording_.outputs.begin() + node.first_output + static_cast<ptrdiff_t>(count));
+      try {
+        single.nodes.push_back({node.plan, node.location, 0, 0, 0});
+        for (size_t i = 0; i < node.plan->inputs.size(); ++i) {
+          const Wire& wire = recording_.wires[node.first_wire + i];
+          const ValueRef& input = wire.external ? recording_.parameters[wire.index] : recording_.outputs[wire.index];
+          input->wait();
+          single.wires.push_back({true, static_cast<uint32_t>(single.parameters.size())});
+          single.parameters.push_back(input);
+        }
+        single.words.assign(recording_.words.begin() + node.first_word,
+                            recording_.words.begin() + node.first_word + static_cast<ptrdiff_t>(node.plan->slots.size()));
+        single.outputs = outputs;
+        const OutputMask all((count + 63) / 64, ~uint64_t{0});
+        const std::shared_ptr<Program> program =
+            build_program(single, all, recorder_.layout_policy_, recorder_.context_.cache(), "isolating a failure");
+        execute(single, *program, program);
+      } catch (const Error& error) {
+        const std::string text = error.what();
+        const std::string place = place_of(node.plan->name, node.location);
+        // An input's failure already names its own node: the first error stays.
+        const bool inherited = text.find(" at ") != std::string::npos && text.rfind(node.plan->name, 0) != 0;
+        const auto shared = std::make_shared<const Error>(error.code(), inherited ? text : place + ": " + text);
+        for (const ValueRef& output : outputs) {
+          if (output->state() == State::kLaunched) output->fail(shared);
+        }
+      }
+    }
+  }
+
+  Recorder& recorder_;
+  Recording recording_;
+  std::shared_ptr<Program> program_;
+};
+
+namespace {
+
+class CallbackTask final : public runtime::Task {
+ public:
+  explicit CallbackTask(std::function<void()> callback) : callback_(std::move(callback)) {}
+  void run() noexcept override { callback_(); }
+
+ private:
+  std::function<void()> callback_;
+};
+
+}  // namespace
+
+// ---- recording ---------------------------------------------------------------------------------------
+
+Recorder& Recorder::of(int device) {
+  static std::atomic<Recorder*> recorders[runtime::kMaxDevices];
+  if (runtime::Context::in_bad_fork()) runtime::Context::get();  // throws
+  Recorder* made = recorders[device].load(std::memory_order_acquire);
+  if (made != nullptr) return *made;
+  runtime::Context& context = runtime::Context::get();
+  if (device < 0 || device >= context.devices()) {
+    throw Error(Code::kInvalidArgument, "tpu:" + std::to_string(device) + ": invalid device ordinal, there " +
+                                            (context.devices() == 1 ? "is 1 device" : "are " + std::to_string(context.devices()) + " devices"));
+  }
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  if (recorders[device].load() == nullptr) recorders[device].store(new Recorder(device), std::memory_order_release);
+  return *recorders[device].load();
+}
+
+Recorder::Recorder(int device)
+    : device_(device), context_(runtime::Context::get()), programs_(kProgramsInMemory) {
+  layout_policy_.barrier_after_heavy = context_.client().platform_name() == "cpu";
+}
+
+void Recorder::append(const Plan& plan, std::span<const ValueRef> inputs, std::span<const uint64_t> words,
+                      Location location, std::vector<ValueRef>& outputs) {
+  NodeRecord node{&plan, location, static_cast<uint32_t>(recording_.wires.size()),
+                  static_cast<uint32_t>(recording_.words.size()), static_cast<uint32_t>(recording_.outputs.size())};
+  recording_.key.push_back(plan.id);
+  recording_.hash = mix(recording_.hash, plan.id);
+  for (const ValueRef& input : inputs) {
+    DeviceValue::Place& place = input->place;
+    const bool pending = input->state() == State::kPending;
+    if (!pending && place.recording != number_) {
+      place = {number_, static_cast<uint32_t>(recording_.parameters.size()), 0};
+      recording_.parameters.push_back(input);
+    }
+    const Wire wire{!pending, place.index};
+    recording_.wires.push_back(wire);
+    const uint64_t word = uint64_t{wire.external} << 32 | wire.index;
+    recording_.key.push_back(word);
+    recording_.hash = mix(recording_.hash, word);
+  }
+  recording_.words.insert(recording_.words.end(), words.begin(), words.end());
+  recording_.nodes.push_back(node);
+  for (size_t k = 0; k < plan.outputs.size(); ++k) {
+    if (k >= outputs.size()) outputs.emplace_back(new DeviceValue(plan.outputs[k].base, device_, State::kPending));
+    outputs[k]->place = {number_, static_cast<uint32_t>(recording_.outputs.size()), 0};
+    recording_.outputs.push_back(outputs[k]);
+  }
+  nodes_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::span<const uint64_t> words,
+                      std::span<runtime::StorageSlot* const> targets, Location location) {
+  std::vector<ValueRef> outputs;
+  outputs.reserve(plan.outputs.size());
+  const bool debug = mode() == Mode::kDebug;
+  {
+    std::lock_guard lock(mutex_);
+    for (const ValueRef& input : inputs) {
+      if (input->state() != State::kUndefined) continue;
+      input->set_state(State::kPending);
+      std::vector<ValueRef> self{input};
+      append(zeros_plan(input->type()), {}, {}, location, self);
+    }
+    append(plan, inputs, words, location, outputs);
+    inputs.clear();
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      if (targets[k] != nullptr) targets[k]->store(outputs[k]);
+    }
+    if (!debug) outputs.clear();
+    if (const char* reason = policy_.after_append(recording_)) flush_locked(reason);
+  }
+  if (!debug) return;
+  for (const ValueRef& output : outputs) {
+    output->wait();
+    output->buffer().ready_event().await();
+  }
+  raise_failed_checks();
+}
+
+void Recorder::flush_locked(const char* reason) {
+  if (recording_.empty()) return;
+  OutputMask alive((recording_.outputs.size() + 63) / 64, 0);
+  for (size_t i = 0; i < recording_.outputs.size(); ++i) {
+    // With one reference, the recording's own, nobody can ask for this value any more.
+    if (recording_.outputs[i]->use_count() > 1) alive[i / 64] |= uint64_t{1} << (i % 64);
+  }
+  ProgramCache::Lookup found = programs_.find(recording_, alive);
+  if (found.program == nullptr) {
+    try {
+      found.program = build_program(recording_, alive, layout_policy_, context_.cache(),
+                                    found.known_body ? "new set of live outputs" : "new program");
+    } catch (const Error& error) {
+      const auto shared = std::make_shared<const Error>(error);
+      for (const ValueRef& output : recording_.outputs) output->fail(shared);
+      const bool single = recording_.nodes.size() == 1;
+      recording_.clear();
+      policy_.reset();
+      ++number_;
+      if (single) throw;
+      return;
+    }
+    programs_.insert(recording_, alive, found.program);
+  }
+  if (log::enabled(2)) {
+    log::line("launch " + found.program->label + ", " + std::to_string(recording_.nodes.size()) + " nodes, " +
+              std::to_string(found.program->outputs.size()) + " outputs, cut by " + reason);
+  }
+  for (const ValueRef& output : recording_.outputs) output->set_state(State::kLaunched);
+  launches_.fetch_add(1, std::memory_order_relaxed);
+  Recording launched;
+  std::swap(launched, recording_);
+  policy_.reset();
+  ++number_;
+  context_.queue(device_).push(std::make_unique<LaunchTask>(*this, std::move(launched), std::move(found.program)));
+}
+
+void Recorder::flush(const char* reason) {
+  std::lock_guard lock(mutex_);
+  flush_locked(reason);
+}
+
+void Recorder::wait(const ValueRef& value) {
+  if (value->state() == State::kUndefined) {
+    std::lock_guard lock(mutex_);
+    if (value->state() == State::kUndefined) {
+      value->set_state(State::kPending);
+      std::vector<ValueRef> self{value};
+      append(zeros_plan(value->type()), {}, {}, capture_location(), self);
+    }
+  }
+  if (value->state() == State::kPending) flush("read");
+  value->wait();
+  raise_failed_checks();
+}
+
+void Recorder::raise_failed_checks() {
+  std::vector<FlagSet> sets;
+  {
+    std::lock_guard lock(flags_mutex_);
+    std::swap(sets, flags_);
+  }
+  for (const FlagSet& set : sets) {
+    std::vector<char> flags(set.program->checks.size());
+    set.flags.copy_to_host(flags.data(), flags.size());
+    for (size_t i = 0; i < flags.size(); ++i) {
+      if (flags[i] == 0) continue;
+      const ProgramCheck& check = set.program->checks[i];
+      throw Error(check.code, place_of(set.nodes[i].first, set.nodes[i].second) + ": " + check.message);
+    }
+  }
+}
+
+void Recorder::synchronize() {
+  flush("synchronize");
+  context_.queue(device_).drain();
+  // The queue is idle now and no other thread launches while its owner waits here; a concurrent launch only
+  // means that its events are awaited too.
+  std::vector<pjrt::Event> events;
+  {
+    std::lock_guard lock(mutex_);
+    context_.queue(device_).drain();
+    std::swap(events, in_flight_);
+  }
+  for (const pjrt::Event& event : events) {
+    try {
+      event.await();
+    } catch (const Error&) {
+      // Surfaces where the failed values are read, with their operator and line.
+    }
+  }
+  raise_failed_checks();
+}
+
+void Recorder::read(const ValueRef& value, void* destination) {
+  wait(value);
+  const size_t bytes = value->type().bytes();
+  if (bytes == 0) return;
+  if (context_.host_readable()) {
+    value->buffer().ready_event().await();
+    std::memcpy(destination, value->buffer().unsafe_pointer(), bytes);
+  } else {
+    value->buffer().copy_to_host(destination, bytes);
+  }
+}
+
+void Recorder::when_done(std::function<void()> callback) {
+  std::lock_guard lock(mutex_);
+  flush_locked("event");
+  context_.queue(device_).push(std::make_unique<CallbackTask>([this, callback = std::move(callback)] {
+    for (const pjrt::Event& event : in_flight_) {
+      try {
+        event.await();
+      } catch (const Error&) {
+      }
+    }
+    in_flight_.clear();
+    callback();
+  }));
+}
+
+Recorder::Statistics Recorder::statistics() const {
+  return {nodes_.load(), launches_.load(), donated_.load(), donatable_.load()};
+}
+
+size_t Recorder::pending_nodes() {
+  std::lock_guard lock(mutex_);
+  return recording_.nodes.size();
+}
+
+}  // namespace tpu::graph

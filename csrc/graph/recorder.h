@@ -1,0 +1,76 @@
+#pragma once
+// Recorder: takes nodes in program order and launches them on the device's queue. One per device, shared by
+// all threads and streams of the process (streams are ordered among themselves more strongly than they need
+// to be), guarded by one lock that is never held across a plugin call or a wait.
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/policy.h"
+#include "graph/program.h"
+#include "runtime/context.h"
+#include "runtime/storage_slot.h"
+
+namespace tpu::graph {
+
+class Recorder {
+ public:
+  /// The recorder of a device; creates the client at first use.
+  static Recorder& of(int device);
+
+  /// Appends a node; its outputs (pending values) go to `targets`, one slot per output of the plan (null: the
+  /// output is not wanted). `words` has one entry per slot of the plan. Inputs are given up before anything
+  /// is launched, so that a value which only this node needs can be donated.
+  void record(const Plan& plan, std::vector<runtime::ValueRef>&& inputs, std::span<const uint64_t> words,
+              std::span<runtime::StorageSlot* const> targets, Location location);
+  /// Launches what was recorded. `reason` is for the log.
+  void flush(const char* reason);
+  /// Makes `value` ready, or throws its error. Raises failed checks of everything launched before.
+  void wait(const runtime::ValueRef& value);
+  /// Waits for everything recorded so far; raises failed checks.
+  void synchronize();
+  /// Copies a value's bytes to host memory (dense row-major).
+  void read(const runtime::ValueRef& value, void* destination);
+  /// Runs `callback` on the queue after everything recorded so far has finished on the device.
+  void when_done(std::function<void()> callback);
+
+  struct Statistics {
+    int64_t nodes = 0, launches = 0, donated = 0, donatable = 0;
+  };
+  Statistics statistics() const;
+  size_t pending_nodes();
+
+ private:
+  friend class LaunchTask;
+  explicit Recorder(int device);
+  runtime::ValueRef defined(const runtime::ValueRef& value);
+  void append(const Plan& plan, std::span<const runtime::ValueRef> inputs, std::span<const uint64_t> words,
+              Location location, std::vector<runtime::ValueRef>& outputs);
+  void flush_locked(const char* reason);
+  void raise_failed_checks();
+
+  struct FlagSet {
+    pjrt::Buffer flags;
+    std::shared_ptr<const Program> program;
+    std::vector<std::pair<std::string, Location>> nodes;  // name and place of each check's node
+  };
+
+  const int device_;
+  runtime::Context& context_;
+  LayoutPolicy layout_policy_;
+  std::mutex mutex_;
+  Recording recording_;
+  uint64_t number_ = 1;  // of the recording; Value::place refers to it
+  FlushPolicy policy_;
+  ProgramCache programs_;
+
+  std::mutex flags_mutex_;
+  std::vector<FlagSet> flags_;
+  std::vector<pjrt::Event> in_flight_;  // queue thread only, except after drain
+  std::atomic<int64_t> nodes_{0}, launches_{0}, donated_{0}, donatable_{0};
+};
+
+}  // namespace tpu::graph

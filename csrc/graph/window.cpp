@@ -1,0 +1,337 @@
+#include "graph/window.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace tpu::graph {
+namespace hlo = stablehlo;
+namespace {
+
+// ---- dtype reinterpretation ------------------------------------------------------------------------
+// bitcast_convert refuses i1 and complex, so both go through integers of the same width.
+
+DType unsigned_of_width(size_t bytes) {
+  switch (bytes) {
+    case 1: return DType::kU8;
+    case 2: return DType::kU16;
+    case 4: return DType::kU32;
+    default: return DType::kU64;
+  }
+}
+
+// Flat value of unsigned integers with the same bits; complex gives two words per element.
+Value to_words(Value x) {
+  const int64_t numel = x.type().numel();
+  Value flat = hlo::reshape(x, {numel});
+  if (x.dtype() == DType::kBool) return hlo::convert(flat, DType::kU8);
+  if (is_complex(x.dtype())) {
+    const Value re = hlo::reshape(hlo::real(flat), {numel, 1});
+    const Value im = hlo::reshape(hlo::imag(flat), {numel, 1});
+    const Value pairs[] = {re, im};
+    flat = hlo::reshape(hlo::concatenate(pairs, 1), {2 * numel});
+  }
+  return hlo::bitcast_convert(flat, unsigned_of_width(byte_size(flat.dtype())));
+}
+
+Value resize_words(Value words, size_t bytes) {
+  const size_t from = byte_size(words.dtype());
+  if (from == bytes) return words;
+  const int64_t numel = words.type().numel();
+  const DType target = unsigned_of_width(bytes);
+  if (from > bytes) {
+    const Value split = hlo::bitcast_convert(words, target);  // adds a dim
+    return hlo::reshape(split, {split.type().numel()});
+  }
+  const auto ratio = static_cast<int64_t>(bytes / from);
+  return hlo::bitcast_convert(hlo::reshape(words, {numel / ratio, ratio}), target);
+}
+
+Value from_words(Value words, DType dtype) {
+  if (dtype == DType::kBool) {
+    const Value bytes = resize_words(words, 1);
+    return hlo::compare(bytes, words.builder().constant(int64_t{0}, bytes.type()), hlo::Compare::kNe);
+  }
+  if (is_complex(dtype)) {
+    const DType part = real_type(dtype);
+    const Value parts = hlo::bitcast_convert(resize_words(words, byte_size(part)), part);
+    const int64_t numel = parts.type().numel() / 2;
+    const Value pairs = hlo::reshape(parts, {numel, 2});
+    const Value re = hlo::reshape(hlo::slice(pairs, {0, 0}, {numel, 1}, {1, 1}), {numel});
+    const Value im = hlo::reshape(hlo::slice(pairs, {0, 1}, {numel, 2}, {1, 1}), {numel});
+    return hlo::complex(re, im);
+  }
+  return hlo::bitcast_convert(resize_words(words, byte_size(dtype)), dtype);
+}
+
+Value start_value(hlo::Builder& builder, int64_t value) { return builder.constant(value, {DType::kS64, {}}); }
+
+}  // namespace
+
+Value reinterpret_flat(Value x, DType dtype) {
+  if (x.dtype() == dtype) return hlo::reshape(x, {x.type().numel()});
+  const auto bytes = static_cast<int64_t>(x.type().bytes());
+  const auto unit = static_cast<int64_t>(byte_size(dtype));
+  Value words = to_words(x);
+  if (bytes % unit != 0) {  // a storage whose tail is no whole element: the tail is out of reach
+    words = resize_words(words, 1);
+    words = hlo::slice(words, {0}, {bytes / unit * unit}, {1});
+  }
+  return from_words(words, dtype);
+}
+
+Value reinterpret_back(Value x, const TensorType& type) {
+  if (x.dtype() == type.dtype) return hlo::reshape(x, type.dims);
+  return hlo::reshape(from_words(to_words(x), type.dtype), type.dims);
+}
+
+// ---- analysis ----------------------------------------------------------------------------------------
+
+Layout Layout::make(const TensorType& base, const Window& window, int64_t offset, bool force_gather) {
+  Layout layout;
+  layout.base_ = base;
+  layout.window_ = window;
+  layout.typed_base_ = base;
+  if (base.dtype != window.dtype) {
+    layout.typed_base_ = {window.dtype, {static_cast<int64_t>(base.bytes() / byte_size(window.dtype))}};
+  }
+  const int64_t numel = product(window.sizes);
+  const int64_t total = layout.typed_base_.numel();
+  const bool same = base.dtype == window.dtype && offset == 0 && window.sizes == base.dims &&
+                    (numel == 0 || window.strides == contiguous_strides(base.dims));
+  if (same || numel == 0) {
+    // An empty window reads nothing: the base's own elements are never touched.
+    layout.kind_ = same ? Kind::kIdentity : Kind::kGather;
+    layout.covers_base_ = same || total == 0;
+    return layout;
+  }
+  layout.kind_ = Kind::kDigits;
+  const bool digits = !force_gather && (layout.map_to_dims(layout.typed_base_.dims) || layout.map_to_radix(total)) &&
+                      layout.starts(offset).has_value();
+  if (!digits) {
+    layout.digits_.clear();
+    layout.kind_ = Kind::kGather;
+    return layout;
+  }
+  layout.finish_digits();
+  return layout;
+}
+
+// Each window dim lies along one dim of the base, perhaps with a step.
+bool Layout::map_to_dims(const Dims& dims) {
+  digits_.clear();
+  const Dims strides = contiguous_strides(dims);
+  for (size_t j = 0; j < dims.size(); ++j) digits_.push_back({dims[j], strides[j], 1, 1, -1});
+  for (size_t i = 0; i < window_.sizes.size(); ++i) {
+    const int64_t stride = window_.strides[i];
+    if (window_.sizes[i] == 1 || stride == 0) continue;
+    bool placed = false;
+    for (Digit& digit : digits_) {
+      const bool fits = digit.axis < 0 && digit.size > 1 && stride % digit.stride == 0 &&
+                        stride < digit.stride * digit.size &&
+                        (window_.sizes[i] - 1) * (stride / digit.stride) < digit.size;
+      if (!fits) continue;
+      digit.count = window_.sizes[i];
+      digit.step = stride / digit.stride;
+      digit.axis = static_cast<int>(i);
+      placed = true;
+      break;
+    }
+    if (!placed) return false;
+  }
+  return true;
+}
+
+// The window's own strides, largest first, each dividing the one before, are the radix of the flat base.
+bool Layout::map_to_radix(int64_t total) {
+  digits_.clear();
+  std::vector<size_t> order;
+  for (size_t i = 0; i < window_.sizes.size(); ++i) {
+    if (window_.sizes[i] != 1 && window_.strides[i] != 0) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return window_.strides[a] > window_.strides[b]; });
+  int64_t above = total;
+  for (size_t i : order) {
+    const int64_t stride = window_.strides[i];
+    if (stride < 0 || above % stride != 0) return false;
+    const int64_t size = above / stride;
+    if (window_.sizes[i] > size) return false;
+    digits_.push_back({size, stride, window_.sizes[i], 1, static_cast<int>(i)});
+    above = stride;
+  }
+  if (above > 1) digits_.push_back({above, 1, 1, 1, -1});
+  return true;
+}
+
+void Layout::finish_digits() {
+  // Single positions next to each other are one digit: x[3] of [8, 4, 5] slices one of 8, not three dims.
+  std::vector<Digit> merged;
+  for (const Digit& digit : digits_) {
+    const bool both_full = !merged.empty() && merged.back().axis < 0 && digit.axis < 0;
+    if (both_full) {
+      merged.back().size *= digit.size;
+      merged.back().stride = digit.stride;
+    } else if (digit.size > 1 || digit.axis >= 0) {
+      merged.push_back(digit);
+    }
+  }
+  digits_ = std::move(merged);
+  const bool broadcast = [&] {
+    for (size_t i = 0; i < window_.sizes.size(); ++i) {
+      if (window_.strides[i] == 0 && window_.sizes[i] > 1) return true;
+    }
+    return false;
+  }();
+  covers_base_ = !broadcast && std::all_of(digits_.begin(), digits_.end(), [](const Digit& d) { return d.full(); });
+}
+
+size_t Layout::start_count() const {
+  if (kind_ == Kind::kIdentity || product(window_.sizes) == 0) return 0;
+  if (kind_ == Kind::kGather) return 1;
+  return static_cast<size_t>(std::count_if(digits_.begin(), digits_.end(), [](const Digit& d) { return !d.full(); }));
+}
+
+std::optional<Dims> Layout::starts(int64_t offset) const {
+  Dims result;
+  if (kind_ == Kind::kIdentity || product(window_.sizes) == 0) {
+    return result;
+  }
+  if (kind_ == Kind::kGather) {
+    result.push_back(offset);
+    return result;
+  }
+  int64_t rest = offset;
+  for (const Digit& digit : digits_) {
+    const int64_t start = rest / digit.stride;
+    rest -= start * digit.stride;
+    if (start + digit.extent() > digit.size) return std::nullopt;
+    if (!digit.full()) result.push_back(start);
+  }
+  if (rest != 0) return std::nullopt;
+  return result;
+}
+
+// ---- programs ----------------------------------------------------------------------------------------
+
+Value Layout::to_digits(Value base) const {
+  Value typed = base_.dtype == window_.dtype ? base : reinterpret_flat(base, window_.dtype);
+  Dims dims;
+  for (const Digit& digit : digits_) dims.push_back(digit.size);
+  return hlo::reshape(typed, dims);
+}
+
+Value Layout::from_digits(Value digits) const {
+  return base_.dtype == window_.dtype ? hlo::reshape(digits, base_.dims)
+                                      : reinterpret_back(hlo::reshape(digits, typed_base_.dims), base_);
+}
+
+std::vector<Value> Layout::full_starts(hlo::Builder& builder, std::span<const Value> starts) const {
+  std::vector<Value> all;
+  size_t next = 0;
+  for (const Digit& digit : digits_) all.push_back(digit.full() ? start_value(builder, 0) : starts[next++]);
+  return all;
+}
+
+// Element numbers of the window within the flat base, shaped [numel, 1].
+Value Layout::gather_indices(hlo::Builder& builder, std::span<const Value> starts) const {
+  const TensorType type{DType::kS64, window_.sizes};
+  Value index = hlo::broadcast_in_dim(starts[0], window_.sizes, {});
+  for (size_t i = 0; i < window_.sizes.size(); ++i) {
+    if (window_.sizes[i] == 1 || window_.strides[i] == 0) continue;
+    const Value along = hlo::iota(builder, type, static_cast<int64_t>(i));
+    index = hlo::add(index, hlo::multiply(along, builder.constant(window_.strides[i], type)));
+  }
+  return hlo::reshape(index, {product(window_.sizes), 1});
+}
+
+Value Layout::read(Value base, std::span<const Value> starts) const {
+  hlo::Builder& builder = base.builder();
+  if (kind_ == Kind::kIdentity) return base;
+  const int64_t numel = product(window_.sizes);
+  if (numel == 0) return builder.constant(0.0, {window_.dtype, window_.sizes});
+  if (kind_ == Kind::kGather) {
+    const Value flat = reinterpret_flat(base, window_.dtype);
+    const hlo::GatherDims dims{{}, {0}, {}, {}, {0}, 1};
+    return hlo::reshape(hlo::gather(flat, gather_indices(builder, starts), dims, {1}), window_.sizes);
+  }
+  Value value = to_digits(base);
+  if (!std::all_of(digits_.begin(), digits_.end(), [](const Digit& d) { return d.full(); })) {
+    Dims extents, counts, steps, zeros;
+    for (const Digit& digit : digits_) {
+      extents.push_back(digit.extent());
+      steps.push_back(digit.step);
+      zeros.push_back(0);
+    }
+    value = hlo::dynamic_slice(value, full_starts(builder, starts), extents);
+    if (std::any_of(digits_.begin(), digits_.end(), [](const Digit& d) { return d.step > 1; })) {
+      value = hlo::slice(value, zeros, extents, steps);
+    }
+  }
+  // Drop single positions, order the rest as the window's dims, then add broadcast and size-1 dims.
+  Dims kept_sizes, axes_of_kept;
+  for (const Digit& digit : digits_) {
+    if (digit.axis < 0) continue;
+    kept_sizes.push_back(digit.count);
+    axes_of_kept.push_back(digit.axis);
+  }
+  value = hlo::reshape(value, kept_sizes);
+  Dims order = iota(axes_of_kept.size());
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return axes_of_kept[static_cast<size_t>(a)] < axes_of_kept[static_cast<size_t>(b)];
+  });
+  value = hlo::transpose(value, order);
+  std::sort(axes_of_kept.begin(), axes_of_kept.end());
+  if (product(value.dims()) == numel) return hlo::reshape(value, window_.sizes);
+  return hlo::broadcast_in_dim(value, window_.sizes, axes_of_kept);
+}
+
+Value Layout::write(hlo::Builder& builder, Value base, Value value, std::span<const Value> starts) const {
+  if (kind_ == Kind::kIdentity) return value;
+  const int64_t numel = product(window_.sizes);
+  if (numel == 0) {
+    if (base.defined()) return base;
+    return builder.constant(0.0, base_);
+  }
+  if (kind_ == Kind::kGather) {
+    const Value flat = reinterpret_flat(base, window_.dtype);
+    const hlo::ScatterDims dims{{}, {0}, {}, {}, {0}, 1};
+    const auto replace = [](std::span<const Value> a) { return std::vector<Value>{a[1]}; };
+    const Value updated =
+        hlo::scatter(flat, gather_indices(builder, starts), hlo::reshape(value, {numel}), dims, replace);
+    // A tail that is no whole element of the window's dtype keeps its old bytes.
+    if (updated.type().bytes() != base_.bytes()) {
+      throw tpu::Error(tpu::Code::kNotImplemented, "in-place write through a dtype view over a storage of odd size");
+    }
+    return reinterpret_back(updated, base_);
+  }
+  Dims kept_axes, counts, extents, interior;
+  for (const Digit& digit : digits_) {
+    if (digit.axis >= 0) kept_axes.push_back(digit.axis);
+    counts.push_back(digit.count);
+    extents.push_back(digit.extent());
+    interior.push_back(digit.step - 1);
+  }
+  // From the window's order back to the digits' order.
+  Dims sorted = kept_axes;
+  std::sort(sorted.begin(), sorted.end());
+  Dims kept_sizes, order;
+  for (int64_t axis : sorted) kept_sizes.push_back(window_.sizes[static_cast<size_t>(axis)]);
+  for (int64_t axis : kept_axes) order.push_back(std::find(sorted.begin(), sorted.end(), axis) - sorted.begin());
+  value = hlo::reshape(hlo::transpose(hlo::reshape(value, kept_sizes), order), counts);
+  if (covers_base_) return from_digits(value);
+
+  const Value digits = to_digits(base);
+  const std::vector<Value> at = full_starts(builder, starts);
+  if (extents == counts) return from_digits(hlo::dynamic_update_slice(digits, value, at));
+  // With steps, the gaps keep what was there.
+  const Dims none(counts.size(), 0);
+  const Value old = hlo::dynamic_slice(digits, at, extents);
+  const Value zero = builder.constant(0.0, {window_.dtype, {}});
+  const Value spread = hlo::pad(value, zero, none, none, interior);
+  const Value mask = hlo::pad(builder.constant(int64_t{1}, {DType::kBool, counts}),
+                              builder.constant(int64_t{0}, {DType::kBool, {}}), none, none, interior);
+  return from_digits(hlo::dynamic_update_slice(digits, hlo::select(mask, spread, old), at));
+}
+
+}  // namespace tpu::graph

@@ -1,0 +1,82 @@
+#pragma once
+// How a tensor (sizes, strides, offset in elements) lies over the base array of its storage, and the
+// StableHLO that reads or writes it there. Only sizes and strides are static; where a window starts is a
+// run-time operand, so indexing in a loop never compiles again.
+//
+// Three layouts, tried in this order:
+//   identity  the window is the base
+//   digits    the base, seen as a row-major array of some dims ("digits"), is sliced, transposed and
+//             broadcast; covers slices, transposes, head splits, steps, expands
+//   gather    anything else: element numbers are computed and gathered from the flat base
+
+#include <optional>
+#include <span>
+
+#include "base/tensor_type.h"
+#include "stablehlo/ops.h"
+
+namespace tpu::graph {
+
+using stablehlo::Value;
+
+struct Window {
+  DType dtype = DType::kF32;  // of the tensor; the base may have another (view(dtype))
+  Dims sizes;
+  Dims strides;
+};
+
+class Layout {
+ public:
+  enum class Kind : uint8_t { kIdentity, kDigits, kGather };
+
+  /// Layout for `window` at `offset` over `base`. The result depends on the offset only through whether it
+  /// fits (see starts); `force_gather` skips to the general form.
+  static Layout make(const TensorType& base, const Window& window, int64_t offset, bool force_gather);
+
+  Kind kind() const { return kind_; }
+  /// Number of run-time start operands: one per sliced digit, one for a gather.
+  size_t start_count() const;
+  /// Start operands for `offset`; nullopt when this layout does not fit there (use force_gather).
+  std::optional<Dims> starts(int64_t offset) const;
+  /// True when writing the window replaces every element of the base.
+  bool covers_base() const { return covers_base_; }
+
+  /// The window's elements as a value of the window's sizes and dtype. `starts` are 0-d values.
+  Value read(Value base, std::span<const Value> starts) const;
+  /// The base with the window's elements replaced by `value` (window's sizes and dtype). `base` may be
+  /// undefined when the layout covers it.
+  Value write(stablehlo::Builder& builder, Value base, Value value, std::span<const Value> starts) const;
+
+ private:
+  struct Digit {
+    int64_t size = 1;     // of the base along this digit
+    int64_t stride = 1;   // elements per step of the digit
+    int64_t count = 1;    // elements the window takes
+    int64_t step = 1;     // distance between them, in digit positions
+    int axis = -1;        // the window's dim, or -1 for a single position
+    bool full() const { return count == size && step == 1; }
+    int64_t extent() const { return (count - 1) * step + 1; }
+  };
+
+  bool map_to_dims(const Dims& dims);
+  bool map_to_radix(int64_t total);
+  void finish_digits();
+  Value to_digits(Value base) const;
+  Value from_digits(Value digits) const;
+  Value gather_indices(stablehlo::Builder& builder, std::span<const Value> starts) const;
+  std::vector<Value> full_starts(stablehlo::Builder& builder, std::span<const Value> starts) const;
+
+  Kind kind_ = Kind::kIdentity;
+  TensorType base_;        // as stored
+  TensorType typed_base_;  // with the window's dtype: flat when the dtypes differ
+  Window window_;
+  std::vector<Digit> digits_;
+  bool covers_base_ = false;
+};
+
+/// Same bits as `x`, read as `dtype`, flat. bool counts as a byte that is 0 or 1; complex as (real, imag).
+Value reinterpret_flat(Value x, DType dtype);
+/// Inverse: flat `x` written back as a value of type `type`.
+Value reinterpret_back(Value x, const TensorType& type);
+
+}  // namespace tpu::graph

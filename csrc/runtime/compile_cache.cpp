@@ -1,0 +1,124 @@
+#include "runtime/compile_cache.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "base/env.h"
+#include "base/log.h"
+
+namespace tpu::runtime {
+namespace {
+
+void dump_program(const std::string& text) {
+  static const auto directory = env::text(env::kDumpDir);
+  if (!directory) return;
+  std::error_code failed;
+  std::filesystem::create_directories(*directory, failed);
+  std::ofstream(*directory + "/" + to_hex(fingerprint(text)) + ".mlir") << text;
+}
+
+}  // namespace
+
+const pjrt::Executable& CompiledProgram::wait() {
+  done_.wait(false, std::memory_order_acquire);
+  if (error_ != nullptr) throw *error_;
+  return *executable_;
+}
+
+CompileCache::CompileCache(const pjrt::Client& client, std::string environment_key, std::string directory,
+                           int64_t limit_bytes, int threads)
+    : client_(client),
+      environment_key_(std::move(environment_key)),
+      disk_(std::move(directory), limit_bytes),
+      workers_(threads) {}
+
+ProgramHandle CompileCache::get(CompileRequest request) {
+  const uint64_t hash = fingerprint(request.text).high;
+  ProgramHandle program;
+  {
+    std::lock_guard lock(mutex_);
+    auto [first, last] = programs_.equal_range(hash);
+    for (; first != last; ++first) {
+      if (auto found = first->second.lock(); found != nullptr && found->text_ == request.text) {
+        ++stats_.memory_hits;
+        return found;
+      }
+    }
+    if (programs_.size() >= sweep_at_) {
+      std::erase_if(programs_, [](const auto& entry) { return entry.second.expired(); });
+      sweep_at_ = std::max<size_t>(256, 2 * programs_.size());
+    }
+    program = std::make_shared<CompiledProgram>();
+    program->text_ = request.text;
+    programs_.emplace(hash, program);
+  }
+  workers_.submit([this, program, request = std::move(request)] { build(program, request); });
+  return program;
+}
+
+void CompileCache::build(const ProgramHandle& program, const CompileRequest& request) {
+  const auto start = std::chrono::steady_clock::now();
+  CompileEvent event{request.label, request.location, request.reason, "compiled", 0};
+  const std::string key = environment_key_ + "\n" + request.text;
+  try {
+    dump_program(request.text);
+    if (log::enabled(4)) log::line(request.text);
+    if (auto payload = disk_.load(key)) {
+      try {
+        program->executable_ = client_.deserialize(*payload);
+        event.source = "disk";
+      } catch (const Error&) {
+        // An entry that this plugin cannot load is a miss; storing the new one replaces it.
+      }
+    }
+    if (program->executable_ == nullptr) {
+      program->executable_ = client_.compile(request.text, pjrt::CompileOptions{});
+      if (disk_.enabled()) {
+        try {
+          disk_.store(key, program->executable_->serialize());
+        } catch (const Error&) {
+          // Some plugins cannot serialise some programs: they are then compiled in each process.
+        }
+      }
+    }
+  } catch (const Error& error) {
+    program->error_ = std::make_shared<const Error>(error);
+  } catch (const std::exception& error) {
+    program->error_ = std::make_shared<const Error>(Code::kInternal, error.what());
+  }
+  event.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (log::enabled(1)) {
+    log::line((program->error_ ? "compile failed: " : event.source + ": ") + event.label + " at " + event.location +
+              " (" + event.reason + ", " + std::to_string(event.seconds * 1e3) + " ms)");
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (program->error_ != nullptr) {
+      ++stats_.failed;
+    } else if (event.source == "disk") {
+      ++stats_.disk_hits;
+    } else {
+      ++stats_.compiled;
+      stats_.compile_seconds += event.seconds;
+    }
+    if (stats_.recent.size() >= kRecent) stats_.recent.erase(stats_.recent.begin(), stats_.recent.begin() + kRecent / 2);
+    stats_.recent.push_back(std::move(event));
+  }
+  program->done_.store(true, std::memory_order_release);
+  program->done_.notify_all();
+}
+
+CompileStats CompileCache::stats() const {
+  std::lock_guard lock(mutex_);
+  CompileStats result = stats_;
+  for (const auto& [hash, program] : programs_) result.programs += program.expired() ? 0 : 1;
+  return result;
+}
+
+void CompileCache::reset_stats() {
+  std::lock_guard lock(mutex_);
+  stats_ = CompileStats{};
+}
+
+}  // namespace tpu::runtime

@@ -1,0 +1,86 @@
+#pragma once
+// From program text to executable: memory first, then disk, then the plugin's compiler on a worker thread.
+// Identical requests share one compile. A request returns at once; the queue thread waits for the
+// executable when it needs it. Programs live while someone holds their handle (graph/program_cache bounds
+// how many). Thread-safe.
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/hash.h"
+#include "pjrt/client.h"
+#include "runtime/disk_cache.h"
+#include "runtime/worker_pool.h"
+
+namespace tpu::runtime {
+
+/// What is compiled and why, for compile_stats() and the debug log.
+struct CompileRequest {
+  std::string text;      // StableHLO module
+  std::string label;     // operators, e.g. "mul.Tensor+add.Tensor"
+  std::string location;  // the user's file:line
+  std::string reason;    // "new program", "new outputs", ...
+};
+
+class CompiledProgram {
+ public:
+  /// Blocks until the compile has ended; throws its error.
+  const pjrt::Executable& wait();
+  bool done() const { return done_.load(std::memory_order_acquire); }
+
+ private:
+  friend class CompileCache;
+  std::string text_;
+  std::unique_ptr<pjrt::Executable> executable_;
+  std::shared_ptr<const Error> error_;
+  std::atomic<bool> done_{false};
+};
+
+using ProgramHandle = std::shared_ptr<CompiledProgram>;
+
+struct CompileEvent {
+  std::string label, location, reason;
+  std::string source;  // "compiled" or "disk"
+  double seconds = 0;
+};
+
+struct CompileStats {
+  int64_t programs = 0;     // alive in memory
+  int64_t memory_hits = 0;
+  int64_t disk_hits = 0;
+  int64_t compiled = 0;     // misses of both
+  int64_t failed = 0;
+  double compile_seconds = 0;  // summed over compiles, which may overlap
+  std::vector<CompileEvent> recent;  // the last kRecent misses of the memory cache, oldest first
+};
+
+class CompileCache {
+ public:
+  static constexpr size_t kRecent = 1000;
+
+  CompileCache(const pjrt::Client& client, std::string environment_key, std::string directory, int64_t limit_bytes,
+               int threads);
+
+  ProgramHandle get(CompileRequest request);
+  CompileStats stats() const;
+  void reset_stats();
+  const std::string& directory() const { return disk_.directory(); }
+
+ private:
+  void build(const ProgramHandle& program, const CompileRequest& request);
+
+  const pjrt::Client& client_;
+  const std::string environment_key_;
+  DiskCache disk_;
+  WorkerPool workers_;
+  mutable std::mutex mutex_;
+  std::unordered_multimap<uint64_t, std::weak_ptr<CompiledProgram>> programs_;
+  size_t sweep_at_ = 256;  // dead entries are dropped when the map reaches this size
+  CompileStats stats_;
+};
+
+}  // namespace tpu::runtime

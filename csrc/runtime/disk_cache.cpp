@@ -1,0 +1,138 @@
+#include "runtime/disk_cache.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "base/hash.h"
+
+namespace tpu::runtime {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr char kMagic[8] = {'T', 'P', 'U', 'E', 'X', 'E', '0', '1'};
+
+struct Header {
+  char magic[8];
+  uint64_t key_bytes;
+  uint64_t payload_bytes;
+  Fingerprint checksum;  // of key and payload together
+};
+
+Fingerprint checksum(const std::string& key, const std::string& payload) {
+  const Fingerprint a = fingerprint(key);
+  const Fingerprint b = fingerprint(payload);
+  return {mix(a.high, b.high), mix(a.low, b.low)};
+}
+
+}  // namespace
+
+DiskCache::DiskCache(std::string directory, int64_t limit_bytes)
+    : directory_(std::move(directory)), limit_bytes_(limit_bytes) {}
+
+std::string DiskCache::path_of(const std::string& key) const {
+  return directory_ + "/" + to_hex(fingerprint(key)) + ".exe";
+}
+
+std::optional<std::string> DiskCache::load(const std::string& key) const {
+  if (!enabled()) return std::nullopt;
+  const std::string path = path_of(key);
+  std::error_code ignored;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  Header header;
+  const auto size = fs::file_size(path, ignored);
+  const bool whole = !ignored && file.read(reinterpret_cast<char*>(&header), sizeof header) &&
+                     std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 &&
+                     header.key_bytes <= size && header.payload_bytes <= size &&
+                     sizeof header + header.key_bytes + header.payload_bytes == size;
+  if (!whole) {
+    fs::remove(path, ignored);
+    return std::nullopt;
+  }
+  std::string stored_key(header.key_bytes, '\0');
+  std::string payload(header.payload_bytes, '\0');
+  file.read(stored_key.data(), static_cast<std::streamsize>(stored_key.size()));
+  file.read(payload.data(), static_cast<std::streamsize>(payload.size()));
+  if (!file || !(checksum(stored_key, payload) == header.checksum)) {
+    fs::remove(path, ignored);
+    return std::nullopt;
+  }
+  if (stored_key != key) return std::nullopt;
+  fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
+  return payload;
+}
+
+void DiskCache::store(const std::string& key, const std::string& payload) {
+  if (!enabled()) return;
+  std::error_code failed;
+  fs::create_directories(directory_, failed);
+  if (failed) return;
+  static std::atomic<uint64_t> serial{0};
+  const std::string path = path_of(key);
+  const std::string temporary = path + "." + std::to_string(getpid()) + "." + std::to_string(serial++) + ".tmp";
+  {
+    std::ofstream file(temporary, std::ios::binary);
+    Header header;
+    std::memcpy(header.magic, kMagic, sizeof kMagic);
+    header.key_bytes = key.size();
+    header.payload_bytes = payload.size();
+    header.checksum = checksum(key, payload);
+    file.write(reinterpret_cast<const char*>(&header), sizeof header);
+    file.write(key.data(), static_cast<std::streamsize>(key.size()));
+    file.write(payload.data(), static_cast<std::streamsize>(payload.size()));
+    file.close();
+    if (!file) {
+      fs::remove(temporary, failed);
+      return;
+    }
+  }
+  fs::rename(temporary, path, failed);
+  if (failed) {
+    fs::remove(temporary, failed);
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  if (stored_since_eviction_ >= 0) stored_since_eviction_ += static_cast<int64_t>(payload.size() + key.size());
+  // Measuring the directory costs a scan, so it happens at the first store and then once per 5 % written.
+  if (stored_since_eviction_ < 0 || stored_since_eviction_ > limit_bytes_ / 20) evict();
+}
+
+void DiskCache::evict() {
+  struct File {
+    fs::path path;
+    fs::file_time_type time;
+    int64_t size;
+  };
+  std::vector<File> files;
+  int64_t total = 0;
+  std::error_code failed;
+  const auto now = fs::file_time_type::clock::now();
+  for (const auto& entry : fs::directory_iterator(directory_, failed)) {
+    const auto time = entry.last_write_time(failed);
+    if (failed) continue;
+    // A process that was killed while writing leaves its temporary file behind.
+    if (entry.path().extension() == ".tmp") {
+      if (now - time > std::chrono::hours(1)) fs::remove(entry.path(), failed);
+      continue;
+    }
+    if (entry.path().extension() != ".exe") continue;
+    const auto size = static_cast<int64_t>(entry.file_size(failed));
+    if (failed) continue;
+    files.push_back({entry.path(), time, size});
+    total += size;
+  }
+  stored_since_eviction_ = 0;
+  if (total <= limit_bytes_) return;
+  std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.time < b.time; });
+  for (const File& file : files) {
+    if (total <= limit_bytes_ * 9 / 10) break;
+    if (fs::remove(file.path, failed)) total -= file.size;
+  }
+}
+
+}  // namespace tpu::runtime

@@ -1,0 +1,50 @@
+#pragma once
+// A thread that runs tasks in the order they were pushed: one per device. Pushing is cheap while the thread
+// is busy (no system call); the thread spins briefly before it sleeps. `drain` waits for everything pushed
+// so far. Tasks must not throw. The queue bounds its length: push blocks when it is full.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace tpu::runtime {
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  virtual void run() noexcept = 0;
+};
+
+class TaskQueue {
+ public:
+  explicit TaskQueue(size_t capacity = 2048);
+
+  void push(std::unique_ptr<Task> task);
+  /// Blocks until every task pushed before the call has run.
+  void drain();
+  /// As drain, but gives up after `seconds`; true when everything ran.
+  bool drain_for(double seconds);
+  /// Number of the last pushed task; compare with finished().
+  uint64_t pushed() const { return pushed_.load(std::memory_order_acquire); }
+  uint64_t finished() const { return finished_.load(std::memory_order_acquire); }
+  void wait_for(uint64_t number);
+
+ private:
+  void loop();
+
+  const size_t capacity_;
+  std::mutex mutex_;
+  std::condition_variable work_, done_;
+  std::deque<std::unique_ptr<Task>> tasks_;
+  std::atomic<uint64_t> pushed_{0}, finished_{0};
+  std::atomic<bool> sleeping_{false};
+  std::atomic<int> waiters_{0};
+  std::thread thread_;
+};
+
+}  // namespace tpu::runtime

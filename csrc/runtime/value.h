@@ -1,0 +1,65 @@
+#pragma once
+// Value: one immutable array on a device. It starts undefined (allocated, never written) or pending (a
+// recorded node will produce it), is launched when its program is queued, and ends ready (holds a PJRT
+// buffer) or failed (holds the first error). Whoever writes to a storage makes a new Value and swaps it in,
+// so a Value that someone holds never changes under them.
+//
+// Threads: state and buffer are published by the device's queue thread with release order and awaited with
+// wait(). The fields under `recording` belong to the recorder of the device and are guarded by its lock.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "base/tensor_type.h"
+#include "pjrt/client.h"
+#include "runtime/ref.h"
+
+namespace tpu::runtime {
+
+class Value : public RefCounted {
+ public:
+  enum class State : uint32_t { kUndefined, kPending, kLaunched, kReady, kFailed };
+
+  Value(TensorType type, int device, State state) : type_(std::move(type)), device_(device), state_(state) {}
+  /// A value that is ready from the start.
+  Value(TensorType type, int device, pjrt::Buffer buffer);
+  ~Value();
+
+  const TensorType& type() const { return type_; }
+  int device() const { return device_; }
+  State state() const { return state_.load(std::memory_order_acquire); }
+  void set_state(State state) { state_.store(state, std::memory_order_release); }
+
+  void fulfill(pjrt::Buffer buffer);
+  void fail(std::shared_ptr<const Error> error);
+  /// Blocks while launched; throws the value's error if it failed. REQUIRES: not pending.
+  void wait() const;
+  /// The first error, or nullptr. REQUIRES: state is kFailed.
+  const std::shared_ptr<const Error>& error() const { return error_; }
+  const pjrt::Buffer& buffer() const { return buffer_; }
+
+  /// Where the value stands in the recording of its device; meaningful while `recording` equals the
+  /// recorder's current number.
+  struct Place {
+    uint64_t recording = 0;
+    uint32_t index = 0;      // parameter number, or node number when pending
+    uint32_t output = 0;     // output number of that node
+  };
+  Place place;
+
+ private:
+  void account(int64_t sign) const;
+
+  const TensorType type_;
+  const int device_;
+  std::atomic<State> state_;
+  pjrt::Buffer buffer_;
+  std::shared_ptr<const Error> error_;
+};
+
+using ValueRef = Ref<Value>;
+
+}  // namespace tpu::runtime

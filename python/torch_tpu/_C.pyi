@@ -1,0 +1,135 @@
+"""Bindings of the engine, implemented in csrc/python.
+
+Rules for every function here: loading the module starts no client; functions marked "starts the client" do, and
+raise RuntimeError with the plugin's text and what to install when that fails, also in a forked child whose parent
+had started one; none holds the GIL while it blocks. Device arguments are indices, already checked to be
+non-negative by the caller; an index beyond the last device raises RuntimeError.
+"""
+
+from typing import final
+
+import torch
+
+# -- life cycle ------------------------------------------------------------------------------------------------------
+
+def set_plugin_search_path(directories: list[str]) -> None:
+    """Folders with installed packages (runtime::set_plugin_search_path), called once at load."""
+
+def choose_plugin() -> tuple[str, str, str]:
+    """(provider, path, reason) of the plugin that would be used. Loads nothing. RuntimeError says what to install."""
+
+def init() -> None:
+    """Starts the client. Does nothing when it is running already."""
+
+def is_available() -> bool:
+    """Whether the client runs, or choose_plugin finds a plugin (torch.accelerator.is_available() asks the same). False
+    in a bad fork. Does not start the client, never raises."""
+
+def is_initialized() -> bool:
+    """Whether this process has started a client. Never starts one."""
+
+def after_fork_in_child() -> None:
+    """Marks the process as a forked child (called by os.register_at_fork): if the parent had a client, every later
+    use of the device raises RuntimeError."""
+
+def is_in_bad_fork() -> bool:
+    """Whether this is a forked child of a process that had started a client."""
+
+def drain(timeout_seconds: float) -> bool:
+    """Waits for queued work on all devices, at most so long (called at exit). False on time-out. Does not raise."""
+
+# -- devices ---------------------------------------------------------------------------------------------------------
+
+@final
+class DeviceProperties:
+    """What is known of one device. `total_memory` is in bytes: the device's own figure, or the host's for the CPU
+    plugin."""
+
+    @property
+    def name(self) -> str:
+        """The device's kind as people write it: "TPU v5e", "XLA CPU"."""
+    @property
+    def platform(self) -> str: ...
+    @property
+    def id(self) -> int: ...
+    @property
+    def local_hardware_id(self) -> int: ...
+    @property
+    def total_memory(self) -> int: ...
+    @property
+    def attributes(self) -> dict[str, str]: ...
+
+def device_count() -> int:
+    """Number of addressable devices. Starts the client."""
+
+def current_device() -> int: ...
+def set_device(device: int) -> None: ...
+def exchange_device(device: int) -> int:
+    """Makes `device` current and returns the one that was; a negative index does nothing and returns -1."""
+
+def maybe_exchange_device(device: int) -> int:
+    """exchange_device, except that it need not create a context on the device."""
+
+def synchronize(device: int) -> None:
+    """Flushes and waits for everything queued on the device, on all of its streams, and raises the first error."""
+
+def device_properties(device: int) -> DeviceProperties:
+    """Starts the client."""
+
+def client_info() -> dict[str, str]:
+    """Text facts of the running client, empty when there is none: provider, plugin_path, pjrt_api_version,
+    platform_name, platform_version, and the plugin's attributes (stablehlo_current_version, …)."""
+
+# -- random numbers --------------------------------------------------------------------------------------------------
+
+def default_generator(device: int) -> torch.Generator:
+    """The device's default generator, the same object's state each time. Does not start the client."""
+
+def manual_seed_all(seed: int) -> None:
+    """Seeds the default generators of all devices, also of those that are not known yet: torch.manual_seed calls it
+    long before a client is wanted. Does not start the client."""
+
+# -- execution modes and counters --------------------------------------------------------------------------------------
+
+def eager_mode() -> str:
+    """One of "debug", "strict", "fused"."""
+
+def set_eager_mode(mode: str) -> None:
+    """Flushes what is recorded, then switches. ValueError for an unknown mode."""
+
+def host_fallbacks() -> dict[str, int]:
+    """Operators that ran on the host so far ("aten::name.overload") and how often."""
+
+def reset_host_fallbacks() -> None: ...
+def host_fallback_mode() -> str:
+    """One of "warn", "error", "silent"."""
+
+def set_host_fallback_mode(mode: str) -> None:
+    """ValueError for an unknown mode."""
+
+def compile_stats() -> dict[str, float]:
+    """Counters since the process started or the last reset: compiles, compile_seconds, memory_hits, disk_hits,
+    executions, flushes, programs (now in memory)."""
+
+def reset_compile_stats() -> None: ...
+def clear_compile_cache(disk: bool) -> None:
+    """Drops compiled programs kept in memory, and with `disk` those on disk too."""
+
+def cache_dir() -> str:
+    """Folder of the disk cache, "" when it is off. Does not start the client."""
+
+def debug_level() -> int: ...
+def set_debug_level(level: int) -> None:
+    """0 to 5, see docs/environment.md."""
+
+# -- facts of the build ------------------------------------------------------------------------------------------------
+
+def operators() -> list[str]:
+    """Names of all rows of the lowering table, without "aten::"."""
+
+def build_info() -> dict[str, str]:
+    """torch_version (that of the headers), compiler, sanitizers."""
+
+# Streams, events, memory statistics and generator state have no binding here: torch.Stream, torch.Event,
+# torch.accelerator and torch.Generator reach the guard, the allocator and the generator by themselves. Stream id 0 is
+# a device's default stream.
