@@ -1,9 +1,9 @@
 // tpu_probe: loads a PJRT plugin in a process of its own, starts a client, and runs one small program on every
 // device. What a plugin may do to its host, aborting or hanging, then happens here; the parent sees an exit status.
 //
-// usage: tpu_probe PLUGIN [NAME=KIND:VALUE ...]     KIND: s text, i integer, b 0 or 1, f number
-// Prints one "key<TAB>value" line per fact, as soon as it is known. Exit status 0 if every device works; 1, after a
-// line "error", if something reported a failure; 2 for wrong arguments.
+// usage: tpu_probe [DIRECTORY ...]      directories with installed packages, in which plugins are looked for
+// The same environment variables decide as in the engine. Prints one "key<TAB>value" line per fact, as soon as it is
+// known. Exit status 0 if every device works; 1, after a line "error", if something reported a failure.
 
 #include <array>
 #include <chrono>
@@ -11,16 +11,16 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "pjrt/client.h"
+#include "runtime/provider.h"
 
 namespace {
 
 using tpu::pjrt::Client;
 using tpu::pjrt::Device;
-using tpu::pjrt::Options;
 using tpu::pjrt::Plugin;
 
 // The parent kills the probe when its patience ends, so the client gets all the time there is.
@@ -42,36 +42,12 @@ void print(const std::string& key, std::string value) {
   std::fflush(stdout);
 }
 
-void add_option(Options& options, std::string_view text) {
-  const size_t equals = text.find('=');
-  if (equals == std::string_view::npos || text.size() < equals + 3 || text[equals + 2] != ':') {
-    throw std::invalid_argument("option is not NAME=KIND:VALUE: " + std::string(text));
-  }
-  const std::string name(text.substr(0, equals));
-  const std::string value(text.substr(equals + 3));
-  switch (text[equals + 1]) {
-    case 's':
-      options[name] = value;
-      return;
-    case 'i':
-      options[name] = int64_t{std::stoll(value)};
-      return;
-    case 'b':
-      options[name] = value == "1";
-      return;
-    case 'f':
-      options[name] = std::stof(value);
-      return;
-    default:
-      throw std::invalid_argument("option of unknown kind: " + std::string(text));
-  }
-}
-
 void print_facts(const Client& client) {
   print("platform_name", client.platform_name());
   print("platform_version", client.platform_version());
   for (const Device& device : client.devices()) {
-    print("device", std::to_string(device.id()) + " " + device.kind() + " " + device.debug_string());
+    const std::string name = tpu::runtime::display_device_kind(device.kind());
+    print("device", std::to_string(device.id()) + " " + name);
   }
 }
 
@@ -88,11 +64,18 @@ void check_device(const Client& client, const tpu::pjrt::Executable& program, co
   if (output != kWanted) throw std::runtime_error("device computes wrong numbers: " + device.debug_string());
 }
 
-void probe(const std::string& path, const Options& options) {
-  const auto plugin = Plugin::load(path);
+void probe(std::vector<std::string> directories) {
+  tpu::runtime::set_plugin_search_path(std::move(directories));
+  print("cache_directory", tpu::runtime::cache_directory());
+  const auto choice = tpu::runtime::choose_plugin();
+  print("provider", choice.provider);
+  print("path", choice.path);
+  print("reason", choice.reason);
+  tpu::runtime::prepare_plugin(choice);
+  const auto plugin = Plugin::load(choice.path);
   print("pjrt_api_version", std::to_string(plugin->major_version()) + "." + std::to_string(plugin->minor_version()));
   for (const auto& [key, value] : plugin->attributes()) print(key, value);
-  const auto client = Client::create(plugin, options, kPatience);
+  const auto client = Client::create(plugin, choice.options, kPatience);
   print_facts(*client);
   if (client->devices().empty()) throw std::runtime_error("the plugin has no device");
   const auto program = client->compile(kProgram, {});
@@ -105,17 +88,8 @@ void probe(const std::string& path, const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: tpu_probe PLUGIN [NAME=KIND:VALUE ...]\n");
-    return 2;
-  }
   try {
-    Options options;
-    for (int i = 2; i < argc; ++i) add_option(options, argv[i]);
-    probe(argv[1], options);
-  } catch (const std::invalid_argument& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 2;
+    probe(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const std::exception& error) {
     print("error", error.what());
     return 1;

@@ -6,11 +6,21 @@ holds what has no place in ``torch.tpu``: choosing a device, counters, and setti
 
 from __future__ import annotations
 
+import importlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch
+    from torch_tpu._internal.counters import (
+        clear_cache,
+        compile_stats,
+        debug,
+        host_fallbacks,
+        operators,
+        reset_compile_stats,
+        reset_host_fallbacks,
+    )
+    from torch_tpu._internal.health import preferred_device
 
 __version__ = "0.1.0"
 
@@ -35,86 +45,18 @@ def _autoload() -> None:
     _loader.autoload()
 
 
-def preferred_device() -> torch.device:
-    """The device to use when the user names none.
-
-    ``TORCH_DEVICE`` (``tpu[:n]`` or ``cpu``) decides when it is set. Otherwise it is ``tpu`` if a small program, run
-    once per process on that device, gives the right answer, and ``cpu``, with a warning that says why, if not.
-
-    Raises:
-        RuntimeError: ``TORCH_DEVICE`` names a device that does not work.
-        ValueError: ``TORCH_DEVICE`` is not understood.
-    """
-    from torch_tpu._internal import health
-
-    return health.preferred_device()
-
-
-def host_fallbacks() -> dict[str, int]:
-    """Operators that had no lowering and ran on the host so far (``"aten::name.overload"``), and how often each."""
-    from torch_tpu import _loader
-
-    return _loader.engine().host_fallbacks()
-
-
-def reset_host_fallbacks() -> None:
-    """Sets the counts of :func:`host_fallbacks` back to nothing."""
-    from torch_tpu import _loader
-
-    _loader.engine().reset_host_fallbacks()
-
-
-def compile_stats() -> dict[str, float]:
-    """Counters of the compiler and its cache: compiles, compile_seconds, memory_hits, disk_hits, executions, flushes,
-    programs."""
-    from torch_tpu import _loader
-
-    return _loader.engine().compile_stats()
-
-
-def reset_compile_stats() -> None:
-    """Sets the counts of :func:`compile_stats` back to zero."""
-    from torch_tpu import _loader
-
-    _loader.engine().reset_compile_stats()
-
-
-def clear_cache(*, disk: bool = False) -> None:
-    """Drops compiled programs from memory, and with ``disk=True`` from the disk too."""
-    from torch_tpu import _loader
-
-    _loader.engine().clear_compile_cache(disk)
-
-
-def operators() -> list[str]:
-    """Names of the operators that are lowered natively, without the prefix ``aten::``."""
-    from torch_tpu import _loader
-
-    return _loader.engine().operators()
-
-
-class debug:
-    """Context manager that sets the level of ``TORCH_TPU_DEBUG`` (0 to 5) for a block."""
-
-    def __init__(self, level: int) -> None:
-        self._level = level
-        self._previous = 0
-
-    def __enter__(self) -> None:
-        from torch_tpu import _loader
-
-        self._previous = _loader.engine().debug_level()
-        _loader.engine().set_debug_level(self._level)
-
-    def __exit__(self, *exc: object) -> None:
-        from torch_tpu import _loader
-
-        _loader.engine().set_debug_level(self._previous)
+def __getattr__(name: str) -> Any:
+    # What needs torch and the native libraries is looked up when it is asked for: torch imports this module while it
+    # is still being imported itself, and the doctor must run without either.
+    if name not in __all__:
+        raise AttributeError(f"module 'torch_tpu' has no attribute {name!r}")
+    home = "health" if name == "preferred_device" else "counters"
+    return getattr(importlib.import_module(f"torch_tpu._internal.{home}"), name)
 
 
 # `import torch_tpu` registers the device also where autoload is turned off. `python -m torch_tpu` must start even where
 # torch or the native libraries are broken, since it is there to explain such things.
 if not (sys.argv[:1] == ["-m"] and "torch_tpu" in sys.orig_argv):
-    import torch  # noqa: F811
+    import torch as _torch  # noqa: F401
 
     _autoload()

@@ -13,15 +13,11 @@ import pathlib
 import threading
 import warnings
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from torch_tpu._internal import names
 
-if TYPE_CHECKING:
-    from torch_tpu import _C
-
 _lock = threading.RLock()
-_engine: ModuleType | None = None
+_loaded = False
 _failure: Exception | None = None
 # At exit, work still queued gets this long to finish.
 _DRAIN_SECONDS = 10.0
@@ -46,17 +42,16 @@ def load() -> None:
         NotImplementedError: ``TORCH_DEVICE`` or the hardware asks for a device that is not supported yet.
         ValueError: ``TORCH_DEVICE`` is not understood.
     """
-    global _engine, _failure
+    global _loaded, _failure
     with _lock:
-        if _engine is not None:
+        if _loaded:
             return
         if _failure is not None:
             raise _failure
         try:
             name = names.settle()
-            engine = _import_engine()
-            _register(name, engine)
-            _engine = engine
+            _register(name, _import_engine())
+            _loaded = True
         except Exception as error:
             _failure = error
             raise
@@ -64,19 +59,7 @@ def load() -> None:
 
 def is_loaded() -> bool:
     """Whether the device is registered in this process."""
-    return _engine is not None
-
-
-if TYPE_CHECKING:
-    # The extension module under the type of its stub.
-    def engine() -> type[_C]: ...
-else:
-
-    def engine():
-        """The extension module, loading it first where needed."""
-        if _engine is None:
-            load()
-        return _engine
+    return _loaded
 
 
 def built_for() -> str | None:
@@ -111,6 +94,7 @@ def _import_engine() -> ModuleType:
 
 def _register(name: str, engine: ModuleType) -> None:
     import torch
+    from torch.utils import backend_registration
 
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", name) or hasattr(torch, name):
@@ -119,16 +103,14 @@ def _register(name: str, engine: ModuleType) -> None:
             "Uninstall it, or turn autoload off with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and import one of them."
         )
     from torch_tpu import device
-    from torch_tpu._internal import plugins
+    from torch_tpu._internal import lazy, probe
 
-    engine.set_plugin_resolver(plugins.resolve)
-    torch.utils.rename_privateuse1_backend(name)
+    engine.set_plugin_search_path(probe.search_path())
+    backend_registration.rename_privateuse1_backend(name)
     torch._register_device_module(name, device)
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     os.register_at_fork(after_in_child=engine.after_fork_in_child)
     atexit.register(engine.drain, _DRAIN_SECONDS)
-    from torch_tpu._internal import lazy
-
     lazy.after_import("torch._dynamo.device_interface", _register_dynamo_interface)
 
 
