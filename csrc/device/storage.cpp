@@ -128,14 +128,26 @@ std::optional<Dims> memory_order(c10::IntArrayRef sizes, c10::IntArrayRef stride
   return order;
 }
 
+namespace {
+
+at::Tensor tensor_over(c10::Storage storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
+}
+
+}  // namespace
+
 at::Tensor make_tensor(ValueRef value, c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
                        c10::DeviceIndex device) {
   const size_t bytes = value->type().bytes();
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(make_storage(std::move(value), bytes, device),
-                                                               c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                                               c10::scalarTypeToTypeMeta(dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
-  return tensor;
+  return tensor_over(make_storage(std::move(value), bytes, device), sizes, strides, dtype);
+}
+
+at::Tensor make_tensor(size_t bytes, c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
+                       c10::DeviceIndex device) {
+  return tensor_over(make_storage(ValueRef(), bytes, device), sizes, strides, dtype);
 }
 
 void resize_storage(const c10::Storage& storage, size_t bytes) {

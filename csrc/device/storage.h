@@ -19,10 +19,13 @@ inline runtime::StorageSlot& slot_of(const at::TensorBase& tensor) {
   return slot_of(*tensor.storage().unsafeGetStorageImpl());
 }
 
-/// A tensor with its own storage whose base dims are `sizes` in the order of `strides` (dense, not
-/// overlapping). REQUIRES: strides are a permutation of contiguous ones.
+/// A tensor with a storage of its own that holds `value`.
 at::Tensor make_tensor(runtime::ValueRef value, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                        c10::ScalarType dtype, c10::DeviceIndex device);
+
+/// Same, of `bytes` bytes, with no value yet: the caller stores one in its slot before anyone sees it.
+at::Tensor make_tensor(size_t bytes, c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
+                       c10::DeviceIndex device);
 
 /// Dims of a dense tensor in memory order: `order[i]` is the tensor dim that is base dim i. nullopt when the
 /// strides leave gaps or overlap.

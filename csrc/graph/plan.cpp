@@ -10,9 +10,10 @@ namespace {
 
 class ArgumentBuilder {
  public:
-  explicit ArgumentBuilder(const NodeValues& values) : values_(values) {}
+  ArgumentBuilder(hlo::Builder& builder, const NodeValues& values) : builder_(builder), values_(values) {}
 
   lowering::Arg operator()(const TensorRef& ref) const { return tensor(ref); }
+  lowering::Arg operator()(const UnreadTensor& unread) const { return builder_.constant(0.0, unread.type); }
   lowering::Arg operator()(const ScalarRef& ref) const { return scalar(ref); }
   lowering::Arg operator()(const std::vector<std::optional<TensorRef>>& refs) const {
     std::vector<std::optional<Value>> list;
@@ -39,6 +40,7 @@ class ArgumentBuilder {
     return arg;
   }
 
+  hlo::Builder& builder_;
   const NodeValues& values_;
 };
 
@@ -63,7 +65,7 @@ Value make_output(const OutputTemplate& output, Value result, hlo::Builder& buil
 
 LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& values) {
   std::vector<lowering::Arg> args;
-  const ArgumentBuilder make_argument(values);
+  const ArgumentBuilder make_argument(builder, values);
   for (const ArgTemplate& arg : plan.args) args.push_back(std::visit(make_argument, arg));
 
   lowering::OpCall call(builder, plan.name, std::move(args), plan.results, plan.promoted);

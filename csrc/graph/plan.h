@@ -35,7 +35,12 @@ struct ScalarRef {
   uint32_t slot = 0;  // when not known
 };
 
-using ArgTemplate = std::variant<lowering::None, TensorRef, ScalarRef, std::vector<std::optional<TensorRef>>,
+/// A tensor of which only the type matters: the lowering sees zeros.
+struct UnreadTensor {
+  TensorType type;
+};
+
+using ArgTemplate = std::variant<lowering::None, TensorRef, UnreadTensor, ScalarRef, std::vector<std::optional<TensorRef>>,
                                  std::vector<ScalarRef>, bool, int64_t, double, Dims, std::vector<double>,
                                  std::vector<bool>, std::string, DType>;
 

@@ -1,0 +1,214 @@
+#include "aten/dispatch.h"
+
+#include <ATen/ops/resize.h>
+
+#include <bit>
+
+#include "aten/fallback.h"
+#include "base/hash.h"
+#include "device/errors.h"
+#include "device/generator.h"
+#include "device/storage.h"
+#include "graph/recorder.h"
+
+namespace tpu::aten {
+namespace {
+
+// A scalar that changed this often is not worth a program per value (see docs/architecture.md, scalars).
+constexpr size_t kSpecialisedValues = 2;
+
+bool same(const lowering::Scalar& a, const lowering::Scalar& b) {
+  return a.kind == b.kind && a.i == b.i && std::bit_cast<uint64_t>(a.z.real()) == std::bit_cast<uint64_t>(b.z.real()) &&
+         std::bit_cast<uint64_t>(a.z.imag()) == std::bit_cast<uint64_t>(b.z.imag());
+}
+
+bool same_values(const c10::SmallVector<lowering::Scalar, 2>& known, const Signature& signature) {
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (!signature.scalars[i].runtime && !same(known[i], signature.scalars[i].value)) return false;
+  }
+  return true;
+}
+
+// Complex numbers have no run-time form, so their values always select a plan.
+bool can_be_dynamic(const Signature& signature) {
+  for (const ScalarUse& use : signature.scalars) {
+    if (use.value.kind == lowering::Scalar::Kind::kComplex) return false;
+  }
+  return true;
+}
+
+uint64_t word_of(const lowering::Scalar& value) {
+  return value.is_integral() ? static_cast<uint64_t>(value.i) : std::bit_cast<uint64_t>(value.z.real());
+}
+
+}  // namespace
+
+PlanTable::Entry* PlanTable::find(uint64_t hash, const Signature& signature) {
+  auto [first, last] = entries_.equal_range(hash);
+  for (; first != last; ++first) {
+    const std::vector<uint64_t>& key = first->second->key;
+    if (key.size() == signature.key.size() && std::equal(key.begin(), key.end(), signature.key.begin())) {
+      return first->second.get();
+    }
+  }
+  return nullptr;
+}
+
+PlanTable::Found PlanTable::get(const Operator& op, const Signature& signature, at::ArrayRef<c10::IValue> arguments) {
+  const uint64_t hash = signature.hash();
+  bool dynamic = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (const Entry* entry = find(hash, signature)) {
+      if (entry->refused) return {.refused = true};
+      if (entry->resize) return {.resize = entry->resize};
+      for (const Variant& variant : entry->variants) {
+        if (same_values(variant.scalars, signature)) return {.plan = variant.plan.get()};
+      }
+      if (entry->dynamic != nullptr) return {.plan = entry->dynamic.get()};
+      dynamic = entry->variants.size() >= kSpecialisedValues && can_be_dynamic(signature);
+    }
+  }
+  // Built without the lock: meta kernels may be Python.
+  std::variant<std::unique_ptr<PlannedCall>, ResizeOut> built;
+  bool refused = false;
+  try {
+    built = build_plan(op, signature, arguments, dynamic);
+  } catch (const Error& error) {
+    if (error.code() != Code::kNotImplemented) throw;
+    refused = true;
+  }
+  std::lock_guard lock(mutex_);
+  Entry* entry = find(hash, signature);
+  if (entry == nullptr) {
+    auto made = std::make_unique<Entry>();
+    made->key.assign(signature.key.begin(), signature.key.end());
+    entry = entries_.emplace(hash, std::move(made))->second.get();
+  }
+  if (refused) {
+    // Of several values of one signature perhaps only this one is refused: then nothing is remembered.
+    entry->refused = entry->variants.empty() && signature.scalars.empty();
+    return {.refused = true};
+  }
+  if (auto* resize = std::get_if<ResizeOut>(&built)) {
+    entry->resize = *resize;
+    return {.resize = *resize};
+  }
+  auto& plan = std::get<std::unique_ptr<PlannedCall>>(built);
+  if (dynamic) {
+    if (entry->dynamic == nullptr) entry->dynamic = std::move(plan);
+    return {.plan = entry->dynamic.get()};
+  }
+  Variant variant;
+  for (const ScalarUse& use : signature.scalars) variant.scalars.push_back(use.value);
+  variant.plan = std::move(plan);
+  entry->variants.push_back(std::move(variant));
+  return {.plan = entry->variants.back().plan.get()};
+}
+
+void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const size_t count = handle.schema().arguments().size();
+  device::translate([&] {
+    thread_local Signature signature;
+    uint64_t gather = 0;
+    for (;;) {
+      const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, count);
+      signature.parse(op_, arguments, gather);
+      const PlanTable::Found found = plans_.get(op_, signature, arguments);
+      if (found.refused) {
+        signature.tensors.clear();
+        run_without_row(handle, keys, stack);
+        return;
+      }
+      if (found.resize) {
+        const at::Tensor out = arguments[op_.written[found.resize->out]].toTensor();
+        const Dims& sizes = found.resize->sizes;
+        resize_output(out, {sizes.data(), sizes.size()});
+        continue;
+      }
+      // A window may lie where the plan's layout does not reach: then its general form serves.
+      bool fits = true;
+      for (const PlannedCall::WindowUse& window : found.plan->windows) {
+        if (window.layout.starts(signature.tensors[window.use].tensor->storage_offset())) continue;
+        gather |= uint64_t{1} << window.use;
+        fits = false;
+      }
+      if (!fits) continue;
+      launch(*found.plan, signature, stack);
+      return;
+    }
+  });
+}
+
+void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit::Stack* stack) {
+  const size_t slots = call.plan.slots.size();
+  c10::SmallVector<uint64_t, 16> words(slots, 0);
+  for (const PlannedCall::WindowUse& window : call.windows) {
+    const Dims starts = *window.layout.starts(signature.tensors[window.use].tensor->storage_offset());
+    for (size_t i = 0; i < starts.size(); ++i) words[window.first_slot + i] = static_cast<uint64_t>(starts[i]);
+  }
+  for (const auto& [use, slot] : call.scalars) words[slot] = word_of(signature.scalars[use].value);
+  if (call.plan.random_slot) {
+    const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op_.handle.schema().arguments().size());
+    at::Generator generator = device::default_generator(signature.device);
+    for (size_t i = 0; i < op_.kinds.size(); ++i) {
+      if (op_.kinds[i] == ArgKind::kGenerator && arguments[i].isGenerator()) generator = arguments[i].toGenerator();
+    }
+    auto* state = dynamic_cast<device::GeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+    TORCH_CHECK(state != nullptr, "Expected a '", c10::Device(c10::DeviceType::PrivateUse1, signature.device),
+                "' generator device but found '", generator.device(), "'");
+    std::lock_guard lock(state->mutex_);
+    const auto philox = state->take(call.random_blocks);
+    words[*call.plan.random_slot] = philox.seed;
+    words[*call.plan.random_slot + 1] = philox.offset;
+  }
+
+  std::vector<at::Tensor> created;
+  created.reserve(call.created.size());
+  for (const auto& result : call.created) {
+    if (!result) {
+      created.emplace_back();
+      continue;
+    }
+    created.push_back(device::make_tensor(result->bytes, {result->sizes.data(), result->sizes.size()},
+                                          {result->strides.data(), result->strides.size()}, result->dtype,
+                                          signature.device));
+  }
+  c10::SmallVector<runtime::StorageSlot*, 4> targets;
+  for (int32_t target : call.targets) {
+    targets.push_back(target >= 0 ? &device::slot_of(*signature.tensors[target].tensor)
+                                  : &device::slot_of(created[static_cast<size_t>(-1 - target)]));
+  }
+  std::vector<runtime::ValueRef> inputs;
+  inputs.reserve(call.input_uses.size());
+  for (uint32_t use : call.input_uses) inputs.push_back(signature.tensors[use].value);
+  const c10::DeviceIndex device = signature.device;
+  signature.tensors.clear();  // the recorder must hold the only references of ours
+  graph::Recorder::of(device).record(call.plan, std::move(inputs), {words.data(), words.size()},
+                                     {targets.data(), targets.size()}, capture_location());
+  push_results(call, std::move(created), stack);
+}
+
+void RowKernel::push_results(const PlannedCall&, std::vector<at::Tensor> created, torch::jit::Stack* stack) const {
+  const auto& schema = op_.handle.schema();
+  const size_t count = schema.arguments().size();
+  torch::jit::Stack results;
+  if (schema.returns().size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType &&
+      schema.returns()[0].alias_info() == nullptr) {
+    results.emplace_back(std::move(created));
+  } else {
+    const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, count);
+    size_t next_created = 0, next_written = 0;
+    for (const c10::Argument& result : schema.returns()) {
+      if (result.alias_info() != nullptr) {
+        results.push_back(arguments[op_.written[next_written++]]);
+      } else {
+        results.emplace_back(std::move(created[next_created++]));
+      }
+    }
+  }
+  torch::jit::drop(*stack, count);
+  for (c10::IValue& result : results) stack->push_back(std::move(result));
+}
+
+}  // namespace tpu::aten

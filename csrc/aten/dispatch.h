@@ -1,0 +1,53 @@
+#pragma once
+// The boxed kernel that every operator of the row table is registered with: signature, plan, node.
+
+#include <ATen/core/boxing/KernelFunction.h>
+
+#include "aten/operator.h"
+#include "aten/plan_builder.h"
+
+namespace tpu::aten {
+
+/// Plans of one operator by signature. Full keys are compared. Thread-safe.
+class PlanTable {
+ public:
+  struct Found {
+    const PlannedCall* plan = nullptr;
+    std::optional<ResizeOut> resize;
+    bool refused = false;  // the lowering does not cover this signature
+  };
+  /// Looks the signature up and builds the plan on a miss. Raises what building raises.
+  Found get(const Operator& op, const Signature& signature, at::ArrayRef<c10::IValue> arguments);
+
+ private:
+  struct Variant {
+    c10::SmallVector<lowering::Scalar, 2> scalars;
+    std::unique_ptr<PlannedCall> plan;
+  };
+  struct Entry {
+    std::vector<uint64_t> key;
+    std::vector<Variant> variants;           // one per set of scalar values seen
+    std::unique_ptr<PlannedCall> dynamic;    // scalars as run-time operands
+    std::optional<ResizeOut> resize;
+    bool refused = false;
+  };
+  Entry* find(uint64_t hash, const Signature& signature);
+
+  std::mutex mutex_;
+  std::unordered_multimap<uint64_t, std::unique_ptr<Entry>> entries_;
+};
+
+class RowKernel final : public c10::OperatorKernel {
+ public:
+  explicit RowKernel(Operator op) : op_(std::move(op)) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack);
+
+ private:
+  void launch(const PlannedCall& call, Signature& signature, torch::jit::Stack* stack);
+  void push_results(const PlannedCall& call, std::vector<at::Tensor> created, torch::jit::Stack* stack) const;
+
+  const Operator op_;
+  PlanTable plans_;
+};
+
+}  // namespace tpu::aten

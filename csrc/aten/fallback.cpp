@@ -1,0 +1,94 @@
+#include "aten/fallback.h"
+
+#include <ATen/native/CPUFallback.h>
+#include <ATen/native/Resize.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "base/env.h"
+#include "base/location.h"
+#include "device/errors.h"
+
+namespace tpu::aten {
+namespace {
+
+std::mutex counter_mutex;
+std::map<std::string, int64_t>& counters() {
+  static auto* const map = new std::map<std::string, int64_t>;
+  return *map;
+}
+
+Decomposer& decomposer() {
+  static auto* const function = new Decomposer;
+  return *function;
+}
+
+std::atomic<HostFallback>& stored_mode() {
+  static std::atomic<HostFallback> mode{parse_host_fallback(env::text(env::kHostFallback).value_or("warn"))};
+  return mode;
+}
+
+std::string full_name(const c10::OperatorHandle& op) {
+  const c10::OperatorName& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+}  // namespace
+
+HostFallback host_fallback_mode() { return stored_mode().load(); }
+void set_host_fallback_mode(HostFallback mode) { stored_mode().store(mode); }
+
+HostFallback parse_host_fallback(const std::string& text) {
+  if (text == "warn") return HostFallback::kWarn;
+  if (text == "error") return HostFallback::kError;
+  if (text == "silent") return HostFallback::kSilent;
+  throw Error(Code::kValue, "host fallback mode must be 'warn', 'error' or 'silent', got '" + text + "'");
+}
+
+std::string to_string(HostFallback mode) {
+  return mode == HostFallback::kWarn ? "warn" : mode == HostFallback::kError ? "error" : "silent";
+}
+
+std::map<std::string, int64_t> host_fallbacks() {
+  std::lock_guard lock(counter_mutex);
+  return counters();
+}
+
+void reset_host_fallbacks() {
+  std::lock_guard lock(counter_mutex);
+  counters().clear();
+}
+
+void set_decomposer(Decomposer function) { decomposer() = std::move(function); }
+
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const std::string name = full_name(op);
+  const HostFallback mode = device::translate([] { return host_fallback_mode(); });
+  const std::string where = describe(capture_location());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      mode != HostFallback::kError, "The operator '", name, "' is not implemented for the tpu device",
+      where.empty() ? "" : " (called at ", where, where.empty() ? "" : ")",
+      ", and TORCH_TPU_HOST_FALLBACK=error forbids running it on the host. Set TORCH_TPU_HOST_FALLBACK=warn to allow "
+      "that, at the cost of copies to and from the host.");
+  {
+    std::lock_guard lock(counter_mutex);
+    const bool first = ++counters()[name] == 1;
+    if (first && mode == HostFallback::kWarn) {
+      TORCH_WARN("The operator '", name, "' is not implemented for the tpu device and runs on the host",
+                 where.empty() ? "" : ", first at ", where,
+                 ". This copies its tensors and waits for the device; torch_tpu.host_fallbacks() counts such calls.");
+    }
+  }
+  at::native::cpu_fallback(op, stack);
+}
+
+void run_without_row(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  if (decomposer() && decomposer()(op, stack)) return;
+  run_on_host(op, stack);
+}
+
+void resize_output(const at::Tensor& out, c10::IntArrayRef sizes) { at::native::resize_output(out, sizes); }
+
+}  // namespace tpu::aten

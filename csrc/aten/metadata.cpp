@@ -1,0 +1,125 @@
+#include "aten/metadata.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ScalarOps.h>
+#include <ATen/native/TypeProperties.h>
+
+namespace tpu::aten {
+namespace {
+
+at::Tensor meta_twin(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;  // 0-d CPU tensors stay
+  return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+}
+
+c10::IValue meta_twin(const c10::IValue& value, ArgKind kind) {
+  if (kind == ArgKind::kTensor && value.isTensor()) return meta_twin(value.toTensor());
+  if (kind != ArgKind::kTensorList || !value.isList()) return value;
+  const auto elements = value.toListRef();
+  c10::impl::GenericList list(value.toList().elementType());
+  for (const c10::IValue& element : elements) {
+    list.push_back(element.isNone() ? element : c10::IValue(meta_twin(element.toTensor())));
+  }
+  return list;
+}
+
+// The same call on meta tensors. Kept apart from the twins it makes for written arguments.
+torch::jit::Stack meta_arguments(const Operator& op, at::ArrayRef<c10::IValue> arguments, size_t count) {
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < count; ++i) {
+    stack.push_back(meta_twin(arguments[i], i < op.kinds.size() ? op.kinds[i] : ArgKind::kTensor));
+  }
+  return stack;
+}
+
+// Device arguments must say "meta" when the meta kernel makes its result.
+void point_at_meta(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+  for (size_t i = 0; i < stack.size(); ++i) {
+    if (stack[i].isDevice()) stack[i] = c10::Device(c10::DeviceType::Meta);
+  }
+  (void)schema;
+}
+
+void run_meta(const c10::OperatorHandle& handle, torch::jit::Stack& stack) {
+  point_at_meta(handle.schema(), stack);
+  handle.callBoxedForDispatchKey(c10::DispatchKey::Meta, stack);
+}
+
+void flatten(const c10::IValue& value, std::vector<at::Tensor>& into) {
+  if (value.isTensor()) {
+    into.push_back(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) into.push_back(tensor);
+  } else if (value.isNone()) {
+    into.emplace_back();
+  }
+}
+
+void collect_tensors(const c10::IValue& value, ArgKind kind, std::vector<at::Tensor>& into) {
+  if (kind == ArgKind::kTensor || kind == ArgKind::kTensorList) flatten(value, into);
+}
+
+c10::ScalarType promote(const Operator& op, at::ArrayRef<c10::IValue> arguments) {
+  at::native::ResultTypeState state{};
+  bool any = false;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    state = at::native::update_result_type_state(tensor, state);
+    any = true;
+  };
+  const auto add_number = [&](const c10::IValue& value) { add(at::native::wrapped_scalar_tensor(value.toScalar())); };
+  for (size_t i = 0; i < op.kinds.size(); ++i) {
+    const c10::IValue& value = arguments[i];
+    if (value.isNone()) continue;
+    if (op.kinds[i] == ArgKind::kTensor) add(value.toTensor());
+    if (op.kinds[i] == ArgKind::kScalar) add_number(value);
+    if (op.kinds[i] == ArgKind::kTensorList || op.kinds[i] == ArgKind::kScalarList) {
+      for (const c10::IValue& element : value.toListRef()) {
+        if (element.isTensor()) add(element.toTensor());
+        if (element.isScalar()) add_number(element);
+      }
+    }
+  }
+  return any ? at::native::result_type(state) : c10::ScalarType::Undefined;
+}
+
+void collect_written(const Operator& op, const torch::jit::Stack& arguments, std::vector<at::Tensor>& into) {
+  for (size_t position : op.written) {
+    collect_tensors(arguments[position], position < op.kinds.size() ? op.kinds[position] : ArgKind::kTensor, into);
+  }
+}
+
+}  // namespace
+
+Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> arguments) {
+  Metadata meta;
+  meta.promoted = promote(op, arguments);
+  const size_t row_arguments = op.kinds.size();
+
+  if (op.form == Form::kMutating) {
+    torch::jit::Stack stack = meta_arguments(op, arguments, row_arguments);
+    collect_written(op, stack, meta.written);
+    if (op.returned == 0) return meta;  // in-place only: results are as the arguments are
+    run_meta(op.handle, stack);
+    for (size_t i = 0; i < stack.size(); ++i) {
+      if (op.handle.schema().returns()[i].alias_info() == nullptr) flatten(stack[i], meta.results);
+    }
+    return meta;
+  }
+  if (op.form != Form::kFunctional) {
+    // For the checks that only the written form makes: sizes must match, dtypes must be castable.
+    torch::jit::Stack stack = meta_arguments(op, arguments, arguments.size());
+    collect_written(op, stack, meta.written);
+    run_meta(op.handle, stack);
+    if (op.functional == op.handle) {  // a factory: the out tensor tells all
+      meta.results = meta.written;
+      return meta;
+    }
+  }
+  torch::jit::Stack stack = meta_arguments(op, arguments, row_arguments);
+  run_meta(op.functional, stack);
+  for (const c10::IValue& value : stack) flatten(value, meta.results);
+  return meta;
+}
+
+}  // namespace tpu::aten

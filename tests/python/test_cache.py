@@ -1,0 +1,172 @@
+"""The compile cache on disk: shared by processes, verified, bounded; whatever is wrong with it only costs time."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import stat
+import time
+
+import pytest
+import torch
+from helpers import run_python, start_python
+
+WORK = """
+    import torch, torch_tpu
+    torch.tpu.set_eager_mode("strict")
+    x = torch.arange(12.0, device="tpu").view(3, 4)
+    y = torch.tanh(x @ x.t()).softmax(-1) + x.sum()
+    assert abs(y.sum().item() - (3 + 9 * 66)) < 1e-2, y
+    stats = torch_tpu.compile_stats()
+    print(int(stats["compiles"]), int(stats["disk_hits"]))
+    """
+
+
+def run(directory: pathlib.Path, **environment: str) -> tuple[int, int]:
+    """(compiled, found on disk) of a process that uses `directory`."""
+    done = run_python(WORK, TORCH_TPU_CACHE_DIR=str(directory), **environment)
+    compiled, found = done.stdout.split()[-2:]
+    return int(compiled), int(found)
+
+
+def entries(directory: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(p for p in directory.rglob("*") if p.is_file() and p.suffix != ".tmp")
+
+
+def test_second_process_compiles_nothing(tmp_path: pathlib.Path) -> None:
+    compiled, found = run(tmp_path)
+    assert compiled > 0 and found == 0
+    assert len(entries(tmp_path)) == compiled
+    assert run(tmp_path) == (0, compiled)
+
+
+def test_turned_off(tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, TORCH_TPU_CACHE="0")[1] == 0
+    assert entries(tmp_path) == []
+
+
+def test_two_processes_fill_one_directory(tmp_path: pathlib.Path) -> None:
+    processes = [start_python(WORK, TORCH_TPU_CACHE_DIR=str(tmp_path)) for _ in range(3)]
+    for process in processes:
+        out, err = process.communicate(timeout=180)
+        assert process.returncode == 0, err + out
+    compiled, found = run(tmp_path)
+    assert compiled == 0 and found == len(entries(tmp_path))
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.5])
+def test_killed_while_writing(tmp_path: pathlib.Path, delay: float) -> None:
+    process = start_python("import torch; torch.ones(1, device='tpu').item(); print('ready', flush=True)\n"
+                           "for i in range(1, 200): torch.ones(i, device='tpu').cumsum(0).tanh()\n"
+                           "torch.tpu.synchronize()", TORCH_TPU_CACHE_DIR=str(tmp_path))
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    compiled, _ = run(tmp_path)
+    assert compiled >= 0
+    assert run(tmp_path)[0] == 0
+
+
+def damage_truncate(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def damage_empty(path: pathlib.Path) -> None:
+    path.write_bytes(b"")
+
+
+def damage_flip(path: pathlib.Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 0x10
+    path.write_bytes(bytes(content))
+
+
+def damage_garbage(path: pathlib.Path) -> None:
+    path.write_bytes(os.urandom(path.stat().st_size))
+
+
+def damage_swap(path: pathlib.Path) -> None:
+    """An intact entry under another entry's name, as after a hash collision."""
+    other = next(p for p in entries(path.parent) if p != path)
+    path.write_bytes(other.read_bytes())
+
+
+def damage_directory(path: pathlib.Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_truncate, damage_empty, damage_flip, damage_garbage, damage_swap, damage_directory],
+    ids=lambda f: f.__name__.removeprefix("damage_"))
+def test_damaged_entry_is_compiled_again(tmp_path: pathlib.Path, damage) -> None:
+    compiled, _ = run(tmp_path)
+    victim = entries(tmp_path)[0]
+    damage(victim)
+    again, found = run(tmp_path)
+    assert (again, found) == (1, compiled - 1)
+    if damage is not damage_directory:
+        assert run(tmp_path) == (0, compiled)
+
+
+def test_read_only_directory_is_read(tmp_path: pathlib.Path) -> None:
+    compiled, _ = run(tmp_path)
+    for path in entries(tmp_path):
+        path.chmod(stat.S_IRUSR)
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        assert run(tmp_path) == (0, compiled)
+    finally:
+        tmp_path.chmod(stat.S_IRWXU)
+
+
+def test_directory_that_cannot_be_made(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    compiled, found = run(tmp_path / "file" / "cache")
+    assert compiled > 0 and found == 0
+
+
+def test_size_is_bounded(tmp_path: pathlib.Path) -> None:
+    run_python("""
+        import torch
+        for i in range(1, 120):
+            torch.ones(i, device="tpu").cumsum(0).tanh()
+        torch.tpu.synchronize()
+        """, TORCH_TPU_CACHE_DIR=str(tmp_path), TORCH_TPU_CACHE_SIZE_MB="1", TORCH_TPU_EAGER_MODE="strict")
+    total = sum(p.stat().st_size for p in entries(tmp_path))
+    # Eviction runs once per twentieth of the bound written, so a little more may stand there at the end.
+    assert 0 < total <= 1.1 * 2**20
+    compiled, _ = run(tmp_path, TORCH_TPU_CACHE_SIZE_MB="1")
+    assert compiled >= 0
+
+
+def test_other_flags_do_not_share_entries(tmp_path: pathlib.Path) -> None:
+    compiled, _ = run(tmp_path)
+    again, found = run(tmp_path, XLA_FLAGS="--xla_backend_optimization_level=0")
+    assert (again, found) == (compiled, 0)
+
+
+def test_clear_cache(tmp_path: pathlib.Path) -> None:
+    run(tmp_path)
+    assert entries(tmp_path)
+    run_python("""
+        import torch, torch_tpu
+        torch.ones(2, device="tpu").sum().item()
+        torch_tpu.clear_cache(disk=True)
+        assert torch.ones(3, device="tpu").sum().item() == 3
+        """, TORCH_TPU_CACHE_DIR=str(tmp_path))
+    assert len(entries(tmp_path)) <= 2
+
+
+def test_memory_cache_serves_repeats() -> None:
+    import torch_tpu
+
+    def once() -> float:
+        return (torch.ones(5, 7, device="tpu") * 3).sum().item()
+
+    assert once() == 105
+    before = torch_tpu.compile_stats()["compiles"]
+    assert once() == 105
+    assert torch_tpu.compile_stats()["compiles"] == before
