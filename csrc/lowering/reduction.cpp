@@ -87,9 +87,7 @@ Value accumulate(const OpCall& call, Reducer reducer, const Dims& dim, bool keep
 }
 
 Results sum_all(const OpCall& call) { return {accumulate(call, Reducer::kAdd, {}, false)}; }
-Results sum_dim(const OpCall& call) {
-  return {accumulate(call, Reducer::kAdd, call.ints_or(1, {}), call.boolean(2))};
-}
+Results sum_dim(const OpCall& call) { return {accumulate(call, Reducer::kAdd, call.ints_or(1, {}), call.boolean(2))}; }
 
 Results nansum(const OpCall& call) {
   DType dtype = call.result_type().dtype;
