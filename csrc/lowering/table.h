@@ -55,5 +55,6 @@ std::span<const Row> random_rows();
 std::span<const Row> optimizer_rows();
 std::span<const Row> loss_rows();
 std::span<const Row> activation_rows();
+std::span<const Row> fft_rows();
 
 }  // namespace tpu::lowering
