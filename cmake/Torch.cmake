@@ -12,7 +12,10 @@ if(NOT EXISTS "${TORCH_DIR}/include/torch/library.h")
     "isolation (pip install --no-build-isolation), or set -DTPU_WITH_TORCH=OFF for the core library alone.")
 endif()
 set(TORCH_LIB_DIR "${TORCH_DIR}/lib")
-message(STATUS "torch: ${TORCH_DIR}")
+# torch/version.py is plain assignments; the version goes into the build, since libraries fit one minor release only.
+file(STRINGS "${TORCH_DIR}/version.py" version_line REGEX "^__version__ = ")
+string(REGEX REPLACE ".*'(.*)'.*" "\\1" TORCH_VERSION "${version_line}")
+message(STATUS "torch ${TORCH_VERSION}: ${TORCH_DIR}")
 
 find_library(TORCH_PYTHON_LIBRARY torch_python PATHS "${TORCH_LIB_DIR}" NO_DEFAULT_PATH REQUIRED)
 find_library(TORCH_LIBRARY torch PATHS "${TORCH_LIB_DIR}" NO_DEFAULT_PATH REQUIRED)

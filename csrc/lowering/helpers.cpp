@@ -97,6 +97,11 @@ Value convert_like_torch(Value x, DType dtype) {
     const Value re = hlo::convert(x, real_type(dtype));
     return hlo::complex(re, full_like(re, 0));
   }
+  if (dtype == DType::kF8E4M3FN && is_floating(from) && from != DType::kF8E4M3FNUZ) {
+    // PyTorch saturates, StableHLO gives NaN; clamp keeps NaN.
+    const auto bound = [&](double value) { return scalar(x.builder(), value, from); };
+    return hlo::convert(hlo::clamp(bound(-448), x, bound(448)), dtype);
+  }
   if (is_floating(from) && is_integer(dtype) && byte_size(dtype) < 8 && dtype != DType::kS32) {
     // PyTorch truncates to a wide integer and keeps the low bits; StableHLO would saturate.
     return hlo::convert(hlo::convert(x, dtype == DType::kU32 ? DType::kS64 : DType::kS32), dtype);

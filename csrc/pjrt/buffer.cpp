@@ -27,6 +27,7 @@ bool is_on_cpu(const PJRT_Api* api, PJRT_Buffer* buffer) {
 Buffer::Buffer(Buffer&& other) noexcept : api_(other.api_), buffer_(std::exchange(other.buffer_, nullptr)) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this == &other) return *this;
   Buffer old(std::move(*this));  // released at the end of this scope
   api_ = other.api_;
   buffer_ = std::exchange(other.buffer_, nullptr);
@@ -45,8 +46,7 @@ PJRT_Buffer* Buffer::release() { return std::exchange(buffer_, nullptr); }
 void Buffer::copy_to_host(void* destination, size_t bytes) const {
   ensure(valid(), "copy_to_host() of a buffer that holds nothing");
   // Host memory is read directly: the plugin's own copy hops through a thread, ten times the latency.
-  if (is_on_cpu(api_, buffer_) && has_entry<&PJRT_Api::PJRT_Buffer_UnsafePointer>(api_) &&
-      on_device_bytes() == bytes) {
+  if (is_on_cpu(api_, buffer_) && has_entry<&PJRT_Api::PJRT_Buffer_UnsafePointer>(api_) && on_device_bytes() == bytes) {
     ready_event().await();
     if (bytes > 0) std::memcpy(destination, unsafe_pointer(), bytes);
     return;

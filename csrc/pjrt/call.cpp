@@ -21,23 +21,11 @@ Code code_of(uint32_t plugin_code) {
 }
 
 const char* code_name(uint32_t plugin_code) {
-  static constexpr const char* kNames[] = {"OK",
-                                           "CANCELLED",
-                                           "UNKNOWN",
-                                           "INVALID_ARGUMENT",
-                                           "DEADLINE_EXCEEDED",
-                                           "NOT_FOUND",
-                                           "ALREADY_EXISTS",
-                                           "PERMISSION_DENIED",
-                                           "RESOURCE_EXHAUSTED",
-                                           "FAILED_PRECONDITION",
-                                           "ABORTED",
-                                           "OUT_OF_RANGE",
-                                           "UNIMPLEMENTED",
-                                           "INTERNAL",
-                                           "UNAVAILABLE",
-                                           "DATA_LOSS",
-                                           "UNAUTHENTICATED"};
+  static constexpr const char* kNames[] = {
+      "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+      "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+      "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+      "DATA_LOSS", "UNAUTHENTICATED"};
   return plugin_code < std::size(kNames) ? kNames[plugin_code] : "UNKNOWN";
 }
 
@@ -49,9 +37,9 @@ const char* entry_name(size_t offset) {
 }
 
 Error missing_entry(const PJRT_Api* api, size_t offset) {
-  return Error(Code::kNotImplemented,
-               "the PJRT plugin (C API " + std::to_string(api->pjrt_api_version.major_version) + "." +
-                   std::to_string(api->pjrt_api_version.minor_version) + ") does not implement " + entry_name(offset));
+  return Error(Code::kNotImplemented, "the PJRT plugin (C API " + std::to_string(api->pjrt_api_version.major_version) +
+                                          "." + std::to_string(api->pjrt_api_version.minor_version) +
+                                          ") does not implement " + entry_name(offset));
 }
 
 Error take_error(const PJRT_Api* api, PJRT_Error* error, const char* where) {

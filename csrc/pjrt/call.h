@@ -52,9 +52,11 @@ Error take_error(const PJRT_Api* api, PJRT_Error* error, const char* where);
 template <auto Entry, typename Args>
 std::optional<Error> try_call(const PJRT_Api* api, Args& args) {
   const size_t offset = entry_offset<Entry>();
-  if (!has_entry<Entry>(api)) [[unlikely]] return missing_entry(api, offset);
+  if (!has_entry<Entry>(api)) [[unlikely]]
+    return missing_entry(api, offset);
   PJRT_Error* error = (api->*Entry)(&args);
-  if (error != nullptr) [[unlikely]] return take_error(api, error, entry_name(offset));
+  if (error != nullptr) [[unlikely]]
+    return take_error(api, error, entry_name(offset));
   return std::nullopt;
 }
 
@@ -62,9 +64,11 @@ std::optional<Error> try_call(const PJRT_Api* api, Args& args) {
 template <auto Entry, typename Args>
 void call(const PJRT_Api* api, Args& args) {
   const size_t offset = entry_offset<Entry>();
-  if (!has_entry<Entry>(api)) [[unlikely]] throw missing_entry(api, offset);
+  if (!has_entry<Entry>(api)) [[unlikely]]
+    throw missing_entry(api, offset);
   PJRT_Error* error = (api->*Entry)(&args);
-  if (error != nullptr) [[unlikely]] throw take_error(api, error, entry_name(offset));
+  if (error != nullptr) [[unlikely]]
+    throw take_error(api, error, entry_name(offset));
 }
 
 /// For destructors: an error is written to the debug log, an absent entry means a leak. Never throws.
@@ -78,7 +82,8 @@ template <auto Entry, typename Args>
 void call_in_destructor(const PJRT_Api* api, Args& args) noexcept {
   try {
     const std::optional<Error> error = try_call<Entry>(api, args);
-    if (error) [[unlikely]] log_failed_release(entry_name(entry_offset<Entry>()), *error);
+    if (error) [[unlikely]]
+      log_failed_release(entry_name(entry_offset<Entry>()), *error);
   } catch (...) {
     // Only an allocation while reporting can throw; there is nobody left to tell.
   }

@@ -62,7 +62,7 @@ PJRT_Client* create_within(std::shared_ptr<const Plugin> plugin, const Options& 
   const std::string& path = creation->plugin->path();
   if (!finished) {
     creation->abandoned = true;
-    throw Error(Code::kUnavailable, "the PJRT plugin " + path + " did not create a client within " +
+    throw Error(Code::kUnavailable, "the PJRT plugin " + path + " did not finish creating a client within " +
                                         std::to_string(timeout.count()) +
                                         " s; set TORCH_TPU_INIT_TIMEOUT to wait longer, or TORCH_TPU_PJRT_PLUGIN to "
                                         "choose another plugin");

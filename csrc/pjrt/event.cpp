@@ -31,6 +31,7 @@ void run_waiter(PJRT_Error* error, void* user_arg) noexcept {
 Event::Event(Event&& other) noexcept : api_(other.api_), event_(std::exchange(other.event_, nullptr)) {}
 
 Event& Event::operator=(Event&& other) noexcept {
+  if (this == &other) return *this;
   Event old(std::move(*this));  // released at the end of this scope
   api_ = other.api_;
   event_ = std::exchange(other.event_, nullptr);

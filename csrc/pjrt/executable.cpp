@@ -93,8 +93,10 @@ std::string Executable::serialize() const {
   args.executable = program.raw();
   call<&PJRT_Api::PJRT_Executable_Serialize>(api_, args);
   // The bytes live until the deleter runs, so it must run even when the copy throws.
-  const std::unique_ptr<PJRT_SerializedExecutable, PJRT_SerializedExecutableDeleter> owner(
-      args.serialized_executable, args.serialized_executable_deleter);
+  const auto release = [&args](PJRT_SerializedExecutable* bytes) {
+    if (args.serialized_executable_deleter != nullptr) args.serialized_executable_deleter(bytes);
+  };
+  const std::unique_ptr<PJRT_SerializedExecutable, decltype(release)> owner(args.serialized_executable, release);
   return std::string(args.serialized_bytes, args.serialized_bytes_size);
 }
 

@@ -2,10 +2,8 @@
 
 namespace tpu::pjrt {
 
-void register_ffi_handler(const Plugin& plugin, const std::string& target, void* handler,
-                          const std::string& platform) {
-  const auto* base =
-      find_extension(plugin.api(), PJRT_Extension_Type_FFI, PJRT_kStructSize<PJRT_FFI_Extension>);
+void register_ffi_handler(const Plugin& plugin, const std::string& target, void* handler, const std::string& platform) {
+  const auto* base = find_extension(plugin.api(), PJRT_Extension_Type_FFI, PJRT_kStructSize<PJRT_FFI_Extension>);
   const auto* extension = reinterpret_cast<const PJRT_FFI_Extension*>(base);
   if (extension == nullptr || extension->register_handler == nullptr) {
     throw Error(Code::kNotImplemented,

@@ -61,14 +61,13 @@ void check_api(const PJRT_Api* api, const std::string& path) {
   }
   using Api = PJRT_Api;
   require_all<&Api::PJRT_Error_Destroy, &Api::PJRT_Error_Message, &Api::PJRT_Error_GetCode,
-              &Api::PJRT_Plugin_Initialize, &Api::PJRT_Event_Destroy, &Api::PJRT_Event_Await,
-              &Api::PJRT_Event_OnReady, &Api::PJRT_Client_Create, &Api::PJRT_Client_Destroy,
-              &Api::PJRT_Client_PlatformName, &Api::PJRT_Client_AddressableDevices, &Api::PJRT_Client_Compile,
-              &Api::PJRT_Client_BufferFromHostBuffer, &Api::PJRT_Device_GetDescription,
-              &Api::PJRT_DeviceDescription_Id, &Api::PJRT_DeviceDescription_Kind, &Api::PJRT_Executable_NumOutputs,
-              &Api::PJRT_LoadedExecutable_GetExecutable, &Api::PJRT_LoadedExecutable_Destroy,
-              &Api::PJRT_LoadedExecutable_Execute, &Api::PJRT_Buffer_Destroy, &Api::PJRT_Buffer_ToHostBuffer,
-              &Api::PJRT_Buffer_ReadyEvent>(api, path);
+              &Api::PJRT_Plugin_Initialize, &Api::PJRT_Event_Destroy, &Api::PJRT_Event_Await, &Api::PJRT_Event_OnReady,
+              &Api::PJRT_Client_Create, &Api::PJRT_Client_Destroy, &Api::PJRT_Client_PlatformName,
+              &Api::PJRT_Client_AddressableDevices, &Api::PJRT_Client_Compile, &Api::PJRT_Client_BufferFromHostBuffer,
+              &Api::PJRT_Device_GetDescription, &Api::PJRT_DeviceDescription_Id, &Api::PJRT_DeviceDescription_Kind,
+              &Api::PJRT_Executable_NumOutputs, &Api::PJRT_LoadedExecutable_GetExecutable,
+              &Api::PJRT_LoadedExecutable_Destroy, &Api::PJRT_LoadedExecutable_Execute, &Api::PJRT_Buffer_Destroy,
+              &Api::PJRT_Buffer_ToHostBuffer, &Api::PJRT_Buffer_ReadyEvent>(api, path);
 }
 
 std::map<std::string, std::string> read_attributes(const PJRT_Api* api) {

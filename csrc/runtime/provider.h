@@ -49,10 +49,11 @@ bool neuron_present(const std::filesystem::path& root = "/");
 /// has set stay) and runs check_xla_flags().
 void prepare_plugin(const PluginChoice& choice);
 
-/// XLA ends the process on a flag it does not know. When XLA_FLAGS is set, a forked child creates a client
-/// and compiles a small program first; if it dies, this throws Error{kValue} with what the plugin wrote. The
-/// verdict is remembered per plugin file and flags, in memory and in the cache directory. Does nothing when
-/// the plugin is loaded already. A child that does not answer in a minute is killed and proves nothing.
+/// XLA ends the process on a flag it does not know. When XLA_FLAGS is set, tpu_probe (installed beside this
+/// library) creates a client and runs a small program first; if it dies, this throws Error{kValue} with what
+/// the plugin wrote. The verdict is remembered per plugin file and flags, in memory and in the cache
+/// directory. Does nothing when the plugin is loaded already. Without tpu_probe, or if it does not answer in
+/// a minute, the flags are used as they are.
 void check_xla_flags(const PluginChoice& choice);
 
 /// Where files of the compile cache and the verdicts on flags live; empty when the disk cache is off or

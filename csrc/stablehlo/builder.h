@@ -97,8 +97,8 @@ class Builder {
   std::string module_name_;
   std::deque<TensorType> types_;  // by value id; a deque, so that references from type_of() stay valid
   std::vector<Parameter> parameters_;
-  std::string body_;                // text of the innermost open block
-  int depth_ = 0;                   // number of open regions
+  std::string body_;  // text of the innermost open block
+  int depth_ = 0;     // number of open regions
   int dot_precision_ = 2;
   std::unordered_map<std::string, Value> constants_;  // of the innermost open block
 };

@@ -54,10 +54,12 @@ Narrow nan_of(const Format& f, bool negative) {
   return {sign | exponent | (1u << (f.mantissa_bits - 1)), kNan};
 }
 
+// PyTorch saturates to float8_e4m3fn and gives infinity or, without infinities, NaN elsewhere.
 Narrow overflow_of(const Format& f, bool negative) {
-  if (!f.has_infinity) return nan_of(f, negative);
-  const uint32_t exponent = ((1u << f.exponent_bits) - 1) << f.mantissa_bits;
   const uint32_t sign = negative ? 1u << (f.exponent_bits + f.mantissa_bits) : 0;
+  if (f.negative_zero_is_nan) return nan_of(f, negative);
+  if (!f.has_infinity) return {sign | 0x7E, negative ? -448.0 : 448.0};
+  const uint32_t exponent = ((1u << f.exponent_bits) - 1) << f.mantissa_bits;
   const double infinity = std::numeric_limits<double>::infinity();
   return {sign | exponent, negative ? -infinity : infinity};
 }

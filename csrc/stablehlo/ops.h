@@ -69,8 +69,8 @@ Value clamp(Value low, Value x, Value high);                   // bounds: x's ty
 
 // ---- shape
 Value broadcast_in_dim(Value x, const Dims& sizes, const Dims& axes);
-Value reshape(Value x, const Dims& sizes);    // no-op when sizes are equal
-Value transpose(Value x, const Dims& axes);   // result dim i is x's dim axes[i]; no-op for identity
+Value reshape(Value x, const Dims& sizes);   // no-op when sizes are equal
+Value transpose(Value x, const Dims& axes);  // result dim i is x's dim axes[i]; no-op for identity
 Value slice(Value x, const Dims& start, const Dims& limit, const Dims& step);
 Value dynamic_slice(Value x, std::span<const Value> start, const Dims& sizes);
 Value dynamic_update_slice(Value x, Value update, std::span<const Value> start);
@@ -173,7 +173,7 @@ std::vector<Value> custom_call(Builder& builder, const std::string& target, std:
                                std::span<const TensorType> results, const std::string& attributes,
                                bool has_side_effect = false);
 
-// ---- CHLO operations that every plugin's front end expands
+// ---- special functions: CHLO operations that every plugin's front end expands, mended where that is off
 Value erf(Value x);
 Value erfc(Value x);
 Value erf_inv(Value x);

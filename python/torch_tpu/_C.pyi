@@ -6,22 +6,24 @@ had started one; none holds the GIL while it blocks. Device arguments are indice
 non-negative by the caller; an index beyond the last device raises RuntimeError.
 """
 
-from collections.abc import Callable
 from typing import final
 
 import torch
 
-PluginOption = str | int | float | bool | list[int]
-
 # -- life cycle ------------------------------------------------------------------------------------------------------
 
-def set_plugin_resolver(resolver: Callable[[], tuple[str, str, dict[str, PluginOption]]]) -> None:
-    """Sets what the client calls, with the GIL, when it is first created: it returns the provider's name, the
-    absolute path of the plugin, and the create options. The text of an exception it raises becomes
-    Error{kUnavailable}."""
+def set_plugin_search_path(directories: list[str]) -> None:
+    """Folders with installed packages (runtime::set_plugin_search_path), called once at load."""
+
+def choose_plugin() -> tuple[str, str, str]:
+    """(provider, path, reason) of the plugin that would be used. Loads nothing. RuntimeError says what to install."""
 
 def init() -> None:
     """Starts the client. Does nothing when it is running already."""
+
+def is_available() -> bool:
+    """Whether the client runs, or choose_plugin finds a plugin (torch.accelerator.is_available() asks the same). False
+    in a bad fork. Does not start the client, never raises."""
 
 def is_initialized() -> bool:
     """Whether this process has started a client. Never starts one."""
@@ -45,7 +47,7 @@ class DeviceProperties:
 
     @property
     def name(self) -> str:
-        """"TPU v5e" and the like; the plugin's device kind otherwise ("cpu")."""
+        """The device's kind as people write it: "TPU v5e", "XLA CPU"."""
     @property
     def platform(self) -> str: ...
     @property
@@ -83,10 +85,14 @@ def client_info() -> dict[str, str]:
 def default_generator(device: int) -> torch.Generator:
     """The device's default generator, the same object's state each time. Does not start the client."""
 
+def manual_seed_all(seed: int) -> None:
+    """Seeds the default generators of all devices, also of those that are not known yet: torch.manual_seed calls it
+    long before a client is wanted. Does not start the client."""
+
 # -- execution modes and counters --------------------------------------------------------------------------------------
 
 def eager_mode() -> str:
-    """"debug", "strict" or "fused"."""
+    """One of "debug", "strict", "fused"."""
 
 def set_eager_mode(mode: str) -> None:
     """Flushes what is recorded, then switches. ValueError for an unknown mode."""
@@ -95,9 +101,8 @@ def host_fallbacks() -> dict[str, int]:
     """Operators that ran on the host so far ("aten::name.overload") and how often."""
 
 def reset_host_fallbacks() -> None: ...
-
 def host_fallback_mode() -> str:
-    """"warn", "error" or "silent"."""
+    """One of "warn", "error", "silent"."""
 
 def set_host_fallback_mode(mode: str) -> None:
     """ValueError for an unknown mode."""
@@ -107,7 +112,6 @@ def compile_stats() -> dict[str, float]:
     executions, flushes, programs (now in memory)."""
 
 def reset_compile_stats() -> None: ...
-
 def clear_compile_cache(disk: bool) -> None:
     """Drops compiled programs kept in memory, and with `disk` those on disk too."""
 

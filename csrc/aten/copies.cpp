@@ -1,0 +1,174 @@
+#include "aten/copies.h"
+
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "aten/dispatch.h"
+#include "device/dtypes.h"
+#include "device/errors.h"
+#include "device/storage.h"
+#include "graph/recorder.h"
+#include "lowering/helpers.h"
+
+namespace tpu::aten {
+namespace {
+
+using graph::Recorder;
+using runtime::ValueRef;
+
+// copy(self, src): src in self's dtype and sizes; self's elements are not read.
+std::vector<lowering::Value> lower_copy(const lowering::OpCall& call) {
+  const TensorType& type = call.result_type(0);
+  return {lowering::broadcast_to(call.operand(1, type.dtype), type.dims)};
+}
+
+RowKernel& copy_kernel() {
+  static const lowering::Row row{.name = "copy", .lower = lower_copy, .unread_args = 1};
+  static auto* const kernel = [] {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    return new RowKernel(Operator(dispatcher.findSchemaOrThrow("aten::copy_", ""),
+                                  dispatcher.findSchemaOrThrow("aten::copy", ""), &row, Form::kInplace));
+  }();
+  return *kernel;
+}
+
+void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
+  static const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  torch::jit::Stack stack{destination, source, false};
+  copy_kernel()(handle, c10::DispatchKeySet(), &stack);
+}
+
+/// Dims order of a tensor that fills its whole storage, or nullopt.
+std::optional<Dims> fills_storage(const at::Tensor& tensor) {
+  const size_t bytes = static_cast<size_t>(tensor.numel()) * tensor.itemsize();
+  if (tensor.storage_offset() != 0 || bytes != tensor.storage().nbytes()) return std::nullopt;
+  return device::memory_order(tensor.sizes(), tensor.strides());
+}
+
+ValueRef upload(const at::Tensor& contiguous, c10::DeviceIndex device) {
+  TensorType type{device::to_dtype(contiguous.scalar_type()), Dims(contiguous.sizes())};
+  runtime::Context& context = runtime::Context::get();
+  pjrt::Buffer buffer = context.client().buffer_from_host(contiguous.const_data_ptr(), type, context.device(device));
+  return ValueRef(new runtime::Value(std::move(type), device, std::move(buffer)));
+}
+
+void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
+  const at::Tensor typed = source.to(destination.scalar_type()).expand(destination.sizes());
+  const c10::DeviceIndex device = destination.device().index();
+  if (auto order = fills_storage(destination)) {
+    const at::Tensor in_order = typed.permute({order->data(), order->size()}).contiguous();
+    device::slot_of(destination).store(upload(in_order, device));
+    return;
+  }
+  copy_on_device(to_device(typed.contiguous(), device), destination);
+}
+
+// The host can read device memory: a view of the value's own bytes, valid while `value` is held.
+at::Tensor borrow(const at::Tensor& tensor, const ValueRef& value) {
+  value->buffer().ready_event().await();
+  auto* base = static_cast<char*>(value->buffer().unsafe_pointer());
+  return at::from_blob(base + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()), tensor.sizes(),
+                       tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
+}
+
+void device_to_host(const at::Tensor& source, const at::Tensor& destination) {
+  if (source.numel() == 0) return;
+  const c10::DeviceIndex device = source.device().index();
+  Recorder& recorder = Recorder::of(device);
+  const ValueRef value = device::slot_of(source).load();
+  if (runtime::Context::get().host_readable()) {
+    recorder.wait(value);
+    destination.copy_(borrow(source, value));
+    return;
+  }
+  const at::Tensor dense = fills_storage(source) ? source : source.clone(at::MemoryFormat::Contiguous);
+  const at::Tensor host = at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(at::kCPU));
+  recorder.read(device::slot_of(dense).load(), host.mutable_data_ptr());
+  destination.copy_(host);
+}
+
+void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
+  runtime::Context& context = runtime::Context::get();
+  const at::Tensor dense = fills_storage(source) && source.is_contiguous() ? source : source.clone(at::MemoryFormat::Contiguous);
+  const ValueRef value = device::slot_of(dense).load();
+  Recorder::of(source.device().index()).wait(value);
+  const c10::DeviceIndex to = destination.device().index();
+  pjrt::Buffer moved = value->buffer().copy_to_device(context.device(to));
+  ValueRef here(new runtime::Value(value->type(), to, std::move(moved)));
+  const at::Tensor arrived =
+      device::make_tensor(std::move(here), dense.sizes(), dense.strides(), dense.scalar_type(), to);
+  copy_on_device(arrived, destination);
+}
+
+}  // namespace
+
+at::Tensor to_device(const at::Tensor& host, c10::DeviceIndex device) {
+  const at::Tensor contiguous = host.contiguous();
+  return device::make_tensor(upload(contiguous, device), contiguous.sizes(), contiguous.strides(),
+                             contiguous.scalar_type(), device);
+}
+
+at::Tensor to_host(const at::Tensor& tensor) {
+  at::Tensor result = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  result.copy_(tensor);
+  return result;
+}
+
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& destination, bool) {
+  return device::translate([&]() -> at::Tensor {
+    if (destination.numel() == 0) return destination;
+    // Conjugate and negative are marks on a view: the elements move as they are, the marks are resolved.
+    if (source.is_conj() != destination.is_conj()) {
+      return copy_from(source.conj().resolve_conj(), destination.is_conj() ? destination.conj() : destination, false), destination;
+    }
+    if (source.is_neg() != destination.is_neg()) {
+      return copy_from(source._neg_view().resolve_neg(), destination.is_neg() ? destination._neg_view() : destination, false), destination;
+    }
+    const bool from_device = source.device().is_privateuseone();
+    const bool to_device = destination.device().is_privateuseone();
+    if (from_device && to_device) {
+      if (source.device() == destination.device()) {
+        copy_on_device(source, destination);
+      } else {
+        device_to_device(source, destination);
+      }
+    } else if (to_device) {
+      TORCH_CHECK(source.device().is_cpu(), "cannot copy from ", source.device(), " to ", destination.device(),
+                  "; move the tensor to the CPU first");
+      host_to_device(source, destination);
+    } else {
+      TORCH_CHECK(destination.device().is_cpu(), "cannot copy from ", source.device(), " to ", destination.device(),
+                  "; move the tensor to the CPU first");
+      device_to_host(source, destination);
+    }
+    return destination;
+  });
+}
+
+namespace {
+
+at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& destination) {
+  if (destination.sizes() != source.sizes()) destination.resize_(source.sizes());
+  return copy_from(source, destination, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  return at::_local_scalar_dense(to_host(self.reshape({})));
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_copy_from", &copy_from);
+  m.impl("_copy_from_and_resize", &copy_from_and_resize);
+  m.impl("_local_scalar_dense", &local_scalar_dense);
+}
+
+// The marks are compared in copy_from; the fallbacks of these keys would recurse into it.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+
+}  // namespace
+}  // namespace tpu::aten

@@ -1,0 +1,167 @@
+// Factories and metadata: tensors without data, views, set_ and resize_. None of them records a node, except
+// a resize_ that grows a storage with contents.
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <ATen/ops/resize_native.h>
+#include <torch/library.h>
+
+#include "device/device.h"
+#include "device/dtypes.h"
+#include "device/errors.h"
+#include "device/storage.h"
+#include "runtime/context.h"
+
+namespace tpu::aten {
+namespace {
+
+at::Tensor make_empty(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<c10::ScalarType> dtype,
+                      std::optional<c10::Device> chosen) {
+  return device::translate([&] {
+    const c10::ScalarType type = c10::dtype_or_default(dtype);
+    const c10::DeviceIndex index = chosen && chosen->has_index() ? chosen->index() : device::current_device();
+    runtime::Context& context = runtime::Context::get();
+    TORCH_CHECK(index < context.devices(), "tpu:", static_cast<int>(index), ": invalid device ordinal, ",
+                context.devices() == 1 ? "there is 1 device" : c10::str("there are ", context.devices(), " devices"));
+    const DType element = device::to_dtype(type);
+    TensorType base{element, {}};
+    size_t bytes;
+    if (const auto order = device::memory_order(sizes, strides)) {
+      for (int64_t dim : *order) base.dims.push_back(sizes[dim]);
+      bytes = base.bytes();
+    } else {  // gaps or overlaps: a flat base that the strides reach into
+      bytes = at::detail::computeStorageNbytes(sizes, strides, byte_size(element));
+      base.dims = {static_cast<int64_t>(bytes / byte_size(element))};
+    }
+    return device::make_tensor(device::undefined_value(std::move(base), index), sizes, strides, type, index);
+  });
+}
+
+at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype,
+                               std::optional<c10::Layout> layout, std::optional<c10::Device> chosen,
+                               std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> format) {
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == c10::Layout::Strided, "tensors of layout ",
+                              c10::layout_or_default(layout), " are not supported on the tpu device yet");
+  TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Only dense CPU tensors can be pinned");
+  for (int64_t size : sizes) {
+    TORCH_CHECK(size >= 0, "Trying to create tensor with negative dimension ", size, ": ", sizes);
+  }
+  const Dims contiguous = contiguous_strides(sizes);
+  std::vector<int64_t> strides(contiguous.begin(), contiguous.end());
+  const c10::MemoryFormat wanted = format.value_or(c10::MemoryFormat::Contiguous);
+  if (wanted == c10::MemoryFormat::ChannelsLast) {
+    TORCH_CHECK(sizes.size() == 4, "required rank 4 tensor to use channels_last format");
+    const auto wanted_strides = c10::get_channels_last_strides_2d(sizes);
+    strides.assign(wanted_strides.begin(), wanted_strides.end());
+  } else if (wanted == c10::MemoryFormat::ChannelsLast3d) {
+    TORCH_CHECK(sizes.size() == 5, "required rank 5 tensor to use channels_last_3d format");
+    const auto wanted_strides = c10::get_channels_last_strides_3d(sizes);
+    strides.assign(wanted_strides.begin(), wanted_strides.end());
+  } else {
+    TORCH_CHECK(wanted == c10::MemoryFormat::Contiguous, "unsupported memory format ", wanted);
+  }
+  return make_empty(sizes, strides, dtype, chosen);
+}
+
+at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<c10::ScalarType> dtype,
+                         std::optional<c10::Layout>, std::optional<c10::Device> chosen, std::optional<bool> pin_memory) {
+  TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Only dense CPU tensors can be pinned");
+  TORCH_CHECK(sizes.size() == strides.size(), "dimensionality of sizes (", sizes.size(),
+              ") must match dimensionality of strides (", strides.size(), ")");
+  for (int64_t size : sizes) {
+    TORCH_CHECK(size >= 0, "Trying to create tensor with negative dimension ", size, ": ", sizes);
+  }
+  return make_empty(sizes, strides, dtype, chosen);
+}
+
+// ---- set_ and resize_
+
+void set_geometry(const at::Tensor& self, c10::IntArrayRef sizes, c10::OptionalIntArrayRef strides, int64_t offset) {
+  c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
+  impl.set_storage_offset(offset);
+  if (strides) {
+    impl.set_sizes_and_strides(sizes, *strides);
+  } else {
+    impl.set_sizes_contiguous(sizes);
+  }
+  const size_t needed = self.numel() == 0 ? 0
+                                          : at::detail::computeStorageNbytes(self.sizes(), self.strides(),
+                                                                             self.itemsize(), offset);
+  if (needed > self.storage().nbytes()) device::resize_storage(self.storage(), needed);
+}
+
+at::Tensor& set_source_storage_offset(at::Tensor& self, at::Storage source, c10::SymInt offset, c10::SymIntArrayRef size,
+                                      c10::SymIntArrayRef stride) {
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+  const auto strides = C10_AS_INTARRAYREF_SLOW(stride);
+  const int64_t start = offset.guard_int(__FILE__, __LINE__);
+  at::native::checkSetStorage(self, std::move(source), start, sizes, strides);
+  set_geometry(self, sizes, stride.data() != nullptr ? c10::OptionalIntArrayRef(strides) : std::nullopt, start);
+  return self;
+}
+
+constexpr int64_t kOne = 1;
+
+at::Tensor& set_source_storage(at::Tensor& self, at::Storage source) {
+  const auto numel = static_cast<int64_t>(source.nbytes() / self.itemsize());
+  at::native::checkSetStorage(self, std::move(source), int64_t{0}, c10::IntArrayRef(numel), c10::IntArrayRef(kOne));
+  set_geometry(self, {numel}, std::nullopt, 0);
+  return self;
+}
+
+at::Tensor& set_source_tensor(at::Tensor& self, const at::Tensor& source) {
+  if (self.unsafeGetTensorImpl() == source.unsafeGetTensorImpl()) return self;
+  at::native::checkSetStorage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+  set_geometry(self, source.sizes(), source.strides(), source.storage_offset());
+  return self;
+}
+
+at::Tensor& set_nothing(at::Tensor& self) {
+  const c10::DeviceIndex index = self.device().index();
+  self.unsafeGetTensorImpl()->set_storage_keep_dtype(
+      device::make_storage(device::undefined_value({device::to_dtype(self.scalar_type()), {0}}, index), 0, index));
+  set_geometry(self, {0}, std::nullopt, 0);
+  return self;
+}
+
+const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef size, std::optional<c10::MemoryFormat> format) {
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+  for (int64_t each : sizes) {
+    TORCH_CHECK(each >= 0, "Trying to create tensor with negative dimension ", each, ": ", sizes);
+  }
+  if (self.sizes() != sizes) set_geometry(self, sizes, std::nullopt, self.storage_offset());
+  if (format) {
+    TORCH_CHECK(*format != c10::MemoryFormat::Preserve, "Unsupported memory format ", *format);
+    self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  }
+  return self;
+}
+
+void record_stream(at::Tensor&, c10::Stream) {}  // a value lives as long as anything queued needs it
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", &empty_memory_format);
+  m.impl("empty_strided", &empty_strided);
+  m.impl("as_strided", &at::native::as_strided_tensorimpl);
+  m.impl("view", &at::native::view);
+  m.impl("_reshape_alias", &at::native::_reshape_alias);
+  m.impl("unfold", &at::native::unfold);
+  m.impl("view_as_real", &at::native::view_as_real);
+  m.impl("view_as_complex", &at::native::view_as_complex);
+  m.impl("set_.source_Storage_storage_offset", &set_source_storage_offset);
+  m.impl("set_.source_Storage", &set_source_storage);
+  m.impl("set_.source_Tensor", &set_source_tensor);
+  m.impl("set_", &set_nothing);
+  m.impl("resize_", &resize);
+  m.impl("record_stream", &record_stream);
+}
+
+}  // namespace
+}  // namespace tpu::aten

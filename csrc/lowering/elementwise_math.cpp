@@ -1,0 +1,100 @@
+// Pointwise functions over values that StableHLO does not have.
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "lowering/elementwise.h"
+
+namespace tpu::lowering {
+
+namespace hlo = stablehlo;
+
+Value is_nan(Value x) {
+  if (is_complex(x.dtype())) return hlo::bit_or(is_nan(hlo::real(x)), is_nan(hlo::imag(x)));
+  return ne(x, x);  // integers: constant false, which the compiler sees
+}
+
+Value is_inf(Value x) {
+  if (is_complex(x.dtype())) return hlo::bit_or(is_inf(hlo::real(x)), is_inf(hlo::imag(x)));
+  if (!is_floating(x.dtype())) return ne(x, x);
+  return eq(hlo::abs(x), std::numeric_limits<double>::infinity());
+}
+
+Value sign_bit(Value x) {
+  if (!is_floating(x.dtype())) return is_signed_integer(x.dtype()) ? lt(x, 0.0) : ne(x, x);
+  DType bits = byte_size(x.dtype()) == 8   ? DType::kS64
+               : byte_size(x.dtype()) == 4 ? DType::kS32
+               : byte_size(x.dtype()) == 2 ? DType::kS16
+                                           : DType::kS8;
+  return lt(hlo::bitcast_convert(x, bits), 0.0);
+}
+
+Value truncate(Value x) {
+  if (!is_floating(x.dtype())) return x;
+  return hlo::select(lt(x, 0.0), hlo::ceil(x), hlo::floor(x));
+}
+
+Value sign_of(Value x) {
+  if (x.dtype() == DType::kBool) return x;
+  Value positive = hlo::convert(gt(x, 0.0), x.dtype());
+  if (is_unsigned_integer(x.dtype())) return positive;
+  return hlo::subtract(positive, hlo::convert(lt(x, 0.0), x.dtype()));
+}
+
+Value copy_sign(Value x, Value sign) {
+  Value magnitude = hlo::abs(x);
+  return hlo::select(sign_bit(sign), hlo::negate(magnitude), magnitude);
+}
+
+namespace {
+
+/// A one-operand CHLO function; every plugin's front end expands these into accurate StableHLO, complex
+/// numbers included.
+Value chlo(const char* name, Value x) {
+  std::string type = hlo::mlir_type(x.type());
+  return x.builder().emit_one(std::string("chlo.") + name + " " + hlo::ref(x) + " : " + type + " -> " + type, x.type());
+}
+
+}  // namespace
+
+Value asin(Value x) { return chlo("asin", x); }
+Value acos(Value x) { return chlo("acos", x); }
+Value atan(Value x) { return chlo("atan", x); }
+Value asinh(Value x) { return chlo("asinh", x); }
+Value acosh(Value x) { return chlo("acosh", x); }
+Value atanh(Value x) { return chlo("atanh", x); }
+Value sinh(Value x) { return chlo("sinh", x); }
+Value cosh(Value x) { return chlo("cosh", x); }
+
+Value largest_finite(Value like) {
+  double value = 0;
+  switch (like.dtype()) {
+    case DType::kF64:
+      value = std::numeric_limits<double>::max();
+      break;
+    case DType::kF32:
+      value = std::numeric_limits<float>::max();
+      break;
+    case DType::kBF16:
+      value = std::ldexp(2 - std::ldexp(1.0, -7), 127);
+      break;
+    case DType::kF16:
+      value = 65504;
+      break;
+    default:
+      throw Error(Code::kInternal, "largest_finite: not a floating-point type");
+  }
+  return full_like(like, value);
+}
+
+Value exp2(Value x) { return hlo::power(full_like(x, 2), x); }
+
+Value log_sigmoid(Value x) {
+  Value tail = hlo::log_plus_one(hlo::exponential(hlo::negate(hlo::abs(x))));
+  return hlo::subtract(hlo::minimum(x, full_like(x, 0)), tail);
+}
+
+Value softplus(Value x) { return hlo::negate(log_sigmoid(hlo::negate(x))); }
+
+}  // namespace tpu::lowering

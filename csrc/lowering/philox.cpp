@@ -1,0 +1,187 @@
+#include "lowering/philox.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "lowering/helpers.h"
+
+namespace tpu::lowering {
+
+using stablehlo::Compare;
+
+namespace {
+
+constexpr uint32_t kMultiplier0 = 0xD2511F53U;
+constexpr uint32_t kMultiplier1 = 0xCD9E8D57U;
+constexpr uint32_t kWeyl0 = 0x9E3779B9U;  // golden ratio
+constexpr uint32_t kWeyl1 = 0xBB67AE85U;  // sqrt(3) - 1
+constexpr int kRounds = 10;
+
+Value word_like(Value like, uint64_t value) {
+  return like.builder().constant(static_cast<int64_t>(value), like.type());
+}
+
+Value low_word(Value x) { return convert(x, DType::kU32); }
+Value high_word(Value x) { return convert(shift_right_logical(x, word_like(x, 32)), DType::kU32); }
+
+/// 64-bit product of 32-bit words. A widening multiply is one vector instruction on CPUs; products of 16-bit
+/// pieces took two to five times as long.
+Value wide_product(Value x, uint32_t multiplier) {
+  const Value wide = convert(x, DType::kU64);
+  return multiply(wide, word_like(wide, multiplier));
+}
+
+Value spread(Value scalar_word, const Dims& sizes) { return broadcast_in_dim(scalar_word, sizes, {}); }
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Pairs of words as 64-bit numbers: words 0, 1 and words 2, 3.
+std::array<Value, 2> pair_words(const PhiloxWords& words) {
+  const auto join = [](Value low, Value high) {
+    const Value shifted = convert(high, DType::kU64);
+    return bit_or(convert(low, DType::kU64), shift_left(shifted, word_like(shifted, 32)));
+  };
+  return {join(words[0], words[1]), join(words[2], words[3])};
+}
+
+/// bits >> shift, as floating point, times 2^-(width - shift).
+Value fraction(Value bits, int shift, DType dtype) {
+  const int width = static_cast<int>(byte_size(bits.dtype())) * 8;
+  const Value kept = convert(shift_right_logical(bits, word_like(bits, static_cast<uint64_t>(shift))), dtype);
+  return multiply(kept, full_like(kept, std::ldexp(1.0, shift - width)));
+}
+
+int significand_bits(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return 53;
+    case DType::kF32:
+      return 24;
+    case DType::kF16:
+      return 11;
+    case DType::kBF16:
+      return 8;
+    default:
+      throw Error(Code::kNotImplemented, "random numbers of type " + std::string(torch_name(dtype)));
+  }
+}
+
+/// Box-Muller: two normal numbers from a radius draw and an angle draw, both ui32 or both ui64.
+std::array<Value, 2> box_muller(Value radius_bits, Value angle_bits) {
+  const bool is_double = radius_bits.dtype() == DType::kU64;
+  const DType dtype = is_double ? DType::kF64 : DType::kF32;
+  Value u;
+  if (is_double) {
+    u = open_uniform_from_bits(radius_bits);
+  } else {
+    // All 32 bits, for the tails; rounds to 1 at most, whose logarithm is 0.
+    const Value bits = convert(radius_bits, dtype);
+    u = multiply(add(bits, full_like(bits, 0.5)), full_like(bits, std::ldexp(1.0, -32)));
+  }
+  const Value radius = sqrt(multiply(log(u), full_like(u, -2)));
+  const Value turn = fraction(angle_bits, is_double ? 11 : 8, dtype);
+  const Value angle = multiply(turn, full_like(turn, 2 * std::numbers::pi));
+  return {multiply(radius, cosine(angle)), multiply(radius, sine(angle))};
+}
+
+}  // namespace
+
+PhiloxWords philox(const PhiloxWords& counter, Value seed) {
+  PhiloxWords c = counter;
+  const Dims sizes = c[0].dims();
+  Value key0 = low_word(seed);
+  Value key1 = high_word(seed);
+  for (int round = 0; round < kRounds; ++round) {
+    const Value p0 = wide_product(c[0], kMultiplier0);
+    const Value p1 = wide_product(c[2], kMultiplier1);
+    c = {bit_xor(bit_xor(high_word(p1), c[1]), spread(key0, sizes)), low_word(p1),
+         bit_xor(bit_xor(high_word(p0), c[3]), spread(key1, sizes)), low_word(p0)};
+    key0 = add(key0, word_like(key0, kWeyl0));
+    key1 = add(key1, word_like(key1, kWeyl1));
+  }
+  return c;
+}
+
+PhiloxWords philox_blocks(const RandomState& state, int64_t count, Value round) {
+  Builder& builder = state.seed.builder();
+  const TensorType type{DType::kU32, {count}};
+  const Value low = spread(low_word(state.offset), type.dims);
+  const Value high = spread(high_word(state.offset), type.dims);
+  const Value c0 = add(low, stablehlo::iota(builder, type, 0));
+  const Value carry = convert(compare(c0, low, Compare::kLt), DType::kU32);
+  const Value zero = builder.constant(int64_t{0}, type);
+  return philox({c0, add(high, carry), zero, round.defined() ? spread(round, type.dims) : zero}, state.seed);
+}
+
+PhiloxWords philox_wide(const RandomState& state, int64_t count) {
+  Builder& builder = state.seed.builder();
+  const TensorType type{DType::kU32, {count}};
+  const Value index = stablehlo::iota(builder, type, 0);
+  return philox({spread(low_word(state.offset), type.dims), spread(high_word(state.offset), type.dims),
+                 add(index, word_like(index, 1)), word_like(index, 0)},
+                state.seed);
+}
+
+Value interleave(std::span<const Value> lanes, const Dims& sizes) {
+  const auto count = static_cast<int64_t>(lanes.size());
+  // Without the barrier the compiler recomputes all ten rounds for each element of the interleaved result;
+  // selecting among the lanes is a third of the time of concatenating them.
+  const std::vector<Value> kept = stablehlo::optimization_barrier(lanes);
+  const Dims pairs{kept[0].dim(0), count};
+  const Value lane = stablehlo::iota(kept[0].builder(), {DType::kS32, pairs}, 1);
+  Value merged = broadcast_in_dim(kept[0], pairs, {0});
+  for (int64_t k = 1; k < count; ++k) {
+    const Value here = compare(lane, full_like(lane, static_cast<double>(k)), Compare::kEq);
+    merged = select(here, broadcast_in_dim(kept[static_cast<size_t>(k)], pairs, {0}), merged);
+  }
+  const int64_t total = product(sizes);
+  return reshape(slice(reshape(merged, {product(pairs)}), {0}, {total}, {1}), sizes);
+}
+
+Value random_bits(const RandomState& state, const Dims& sizes) {
+  const PhiloxWords words = philox_blocks(state, divide_up(product(sizes), 4));
+  return interleave(words, sizes);
+}
+
+Value random_bits64(const RandomState& state, const Dims& sizes) {
+  const auto words = pair_words(philox_blocks(state, divide_up(product(sizes), 2)));
+  return interleave(words, sizes);
+}
+
+Value random_uniform(const RandomState& state, const TensorType& type) {
+  const int kept = significand_bits(type.dtype);
+  const bool wide = type.dtype == DType::kF64;
+  const Value bits = wide ? random_bits64(state, type.dims) : random_bits(state, type.dims);
+  const int width = wide ? 64 : 32;
+  return convert(fraction(bits, width - kept, compute_type(type.dtype)), type.dtype);
+}
+
+Value open_uniform_from_bits(Value bits) {
+  // One bit less than the significand holds, so that the half step is exact and neither 0 nor 1 occurs.
+  const bool wide = bits.dtype() == DType::kU64;
+  const int kept = wide ? 52 : 23;
+  const Value shifted = shift_right_logical(bits, word_like(bits, wide ? 12 : 9));
+  const Value number = convert(shifted, wide ? DType::kF64 : DType::kF32);
+  return multiply(add(number, full_like(number, 0.5)), full_like(number, std::ldexp(1.0, -kept)));
+}
+
+Value random_open_uniform(const RandomState& state, const TensorType& type) {
+  const bool wide = type.dtype == DType::kF64;
+  return open_uniform_from_bits(wide ? random_bits64(state, type.dims) : random_bits(state, type.dims));
+}
+
+Value random_normal(const RandomState& state, const TensorType& type) {
+  const int64_t numel = product(type.dims);
+  if (type.dtype == DType::kF64) {
+    const auto draws = pair_words(philox_blocks(state, divide_up(numel, 2)));
+    return interleave(box_muller(draws[0], draws[1]), type.dims);
+  }
+  significand_bits(type.dtype);  // refuses types that are not floating
+  const PhiloxWords words = philox_blocks(state, divide_up(numel, 4));
+  const auto first = box_muller(words[0], words[1]);
+  const auto second = box_muller(words[2], words[3]);
+  const std::array<Value, 4> lanes{first[0], first[1], second[0], second[1]};
+  return convert(interleave(lanes, type.dims), type.dtype);
+}
+
+}  // namespace tpu::lowering

@@ -1,0 +1,1 @@
+"""Implementation: nothing here is a public interface."""
