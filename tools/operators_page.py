@@ -20,7 +20,7 @@ import torch_tpu
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "operators.md"
-ROW = re.compile(r'^\s*\{(?:\.name = )?"([A-Za-z_0-9]+(?:\.[A-Za-z_0-9]+)?)",', re.MULTILINE)
+ROW = re.compile(r'\{(?:\.name = )?"([A-Za-z_0-9]+(?:\.[A-Za-z_0-9]+)?)",')
 KEY = "PrivateUse1"
 
 
@@ -46,8 +46,10 @@ def has_cpu(name: str) -> bool:
 
 
 def composite(name: str) -> bool:
-    return any(kernel(name, k) for k in ("CompositeImplicitAutograd", "CompositeExplicitAutograd",
-                                         "CompositeExplicitAutogradNonFunctional"))
+    return any(
+        kernel(name, k)
+        for k in ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+    )
 
 
 def full(overload: str) -> str:
@@ -64,7 +66,9 @@ def page() -> str:
     lost = sorted(rows - family_of.keys())
     if lost:
         raise SystemExit(f"rows whose source was not found: {', '.join(lost)}")
-    overloads = sorted(n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::"))
+    overloads = sorted(
+        n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")
+    )
     native = [o for o in overloads if kernel(full(o), KEY)]
     derived = [o for o in native if o not in rows]
     host = [o for o in overloads if not kernel(full(o), KEY) and not composite(full(o)) and has_cpu(full(o))]
