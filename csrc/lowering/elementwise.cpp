@@ -120,6 +120,35 @@ Values nan_to_num(const OpCall& call) {
   return {hlo::complex(replace(hlo::real(x)), replace(hlo::imag(x)))};
 }
 
+/// frexp(x) -> mantissa in [0.5, 1), int32 exponent. On the bits, because the device may flush subnormals.
+Values frexp(const OpCall& call) {
+  Value x = hlo::convert(call.tensor(0), compute_type(call.dtype(0)));
+  bool wide = x.dtype() == DType::kF64;
+  DType bits_type = wide ? DType::kS64 : DType::kS32;
+  int width = wide ? 64 : 32, fraction_width = wide ? 52 : 23;
+  int64_t bias = wide ? 1022 : 126, fraction_mask = (int64_t{1} << fraction_width) - 1;
+  Value bits = hlo::bitcast_convert(x, bits_type);
+  auto constant = [&](int64_t value) { return bits.builder().constant(value, bits.type()); };
+  Value sign = hlo::bit_and(bits, constant(std::numeric_limits<int64_t>::min() >> (64 - width)));
+  Value fraction = hlo::bit_and(bits, constant(fraction_mask));
+  Value magnitude = hlo::bit_xor(bits, sign);
+  Value exponent = hlo::shift_right_logical(magnitude, constant(fraction_width));
+  // A subnormal's fraction moves up until its leading one falls off.
+  Value subnormal = eq(exponent, 0.0);
+  Value shift = hlo::subtract(hlo::count_leading_zeros(fraction), constant(width - fraction_width - 1));
+  Value moved =
+      hlo::bit_and(hlo::shift_left(fraction, hlo::select(subnormal, shift, constant(0))), constant(fraction_mask));
+  Value mantissa = hlo::bit_or(hlo::bit_or(sign, constant(bias << fraction_width)), moved);
+  exponent = hlo::select(subnormal, hlo::subtract(constant(1 - bias), shift), hlo::subtract(exponent, constant(bias)));
+  // Zero, infinity and NaN are their own mantissa.
+  Value special = hlo::bit_or(eq(magnitude, 0.0), ge(magnitude, constant((bias * 2 + 3) << fraction_width)));
+  return {hlo::convert(hlo::select(special, x, hlo::bitcast_convert(mantissa, x.dtype())), call.result_type(0).dtype),
+          hlo::convert(hlo::select(special, constant(0), exponent), call.result_type(1).dtype)};
+}
+
+/// x * 2^n
+Value load_exponent(Value x, Value n) { return hlo::multiply(x, exp2(n)); }
+
 // ---- complex numbers from parts
 
 Value complex_from_polar(Value length, Value angle) {
@@ -205,6 +234,9 @@ constexpr Row kRows[] = {
     {"digamma", unary<hlo::digamma>},
     {"logit", logit},
 
+    {"frexp.Tensor", frexp},
+    {"ldexp.Tensor", binary<load_exponent>},
+
     {"angle", unary_of_input<angle>},
     {"_conj_physical", unary<conjugate>},
     {"complex", complex_from_parts<hlo::complex>},
@@ -216,7 +248,9 @@ constexpr Row kRows[] = {
 std::span<const Row> elementwise_rows() {
   static const std::vector<Row> rows = [] {
     std::vector<Row> all(std::begin(kRows), std::end(kRows));
-    for (auto part : {elementwise_arithmetic_rows(), elementwise_special_rows()}) all.insert(all.end(), part.begin(), part.end());
+    for (auto part : {elementwise_arithmetic_rows(), elementwise_special_rows(), elementwise_gamma_rows(),
+                      elementwise_polynomial_rows()})
+      all.insert(all.end(), part.begin(), part.end());
     return all;
   }();
   return rows;

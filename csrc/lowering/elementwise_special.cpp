@@ -208,6 +208,24 @@ Value trigamma(Value x) {
   return hlo::select(reflect, hlo::subtract(rdiv(square(sine), kPi * kPi), right), right);
 }
 
+/// Sum over k >= 0 of (k + q)^-power for a whole power >= 2 and any q; infinite at the poles 0, -1, ...
+/// Terms below 1 are added one by one until the series for positive arguments applies; that is given up (NaN)
+/// below -1e6, where it would take too long.
+Value whole_zeta(double power, Value q) {
+  std::vector<Value> init = {q, full_like(q, 0)};
+  auto below = [](Value x) { return hlo::bit_and(lt(x, 1), gt(x, -1e6)); };
+  auto any_below = [&](std::span<const Value> state) -> Values {
+    return {hlo::reduce(below(state[0]), hlo::Reducer::kOr, iota(state[0].rank()))};
+  };
+  auto step = [&](std::span<const Value> state) -> Values {
+    Value active = below(state[0]);
+    Value term = hlo::power(state[0], full_like(state[0], -power));
+    return {hlo::select(active, add(state[0], 1), state[0]), hlo::select(active, hlo::add(state[1], term), state[1])};
+  };
+  std::vector<Value> state = hlo::while_loop(init, any_below, step);
+  return hlo::add(hurwitz_zeta(full_like(q, power), state[0]), state[1]);
+}
+
 /// polygamma(n, x)
 Values polygamma(const OpCall& call) {
   int64_t n = call.integer(0);
@@ -215,7 +233,7 @@ Values polygamma(const OpCall& call) {
   if (n == 0) return finish(call, hlo::digamma(x));
   if (n == 1) return finish(call, trigamma(x));
   double factor = std::tgamma(static_cast<double>(n) + 1) * (n % 2 ? 1 : -1);
-  return finish(call, mul(hurwitz_zeta(full_like(x, static_cast<double>(n) + 1), x), factor));
+  return finish(call, mul(whole_zeta(static_cast<double>(n) + 1, x), factor));
 }
 
 // ---- the table

@@ -20,9 +20,9 @@ Value nothing(const OpCall& call) {
 }
 
 Results lower_gather(const OpCall& call) {
-  const Value index = lift_scalar(call.tensor(2));
+  const Value index = at_least_1d(call.tensor(2));
   if (index.type().numel() == 0) return {nothing(call)};
-  const Value x = lift_scalar(call.tensor(0));
+  const Value x = at_least_1d(call.tensor(0));
   const int64_t axis = wrap_axis(call.integer(1), x.rank());
   const Value positions = checked_index(call, index, x.dim(axis), axis, {.code = Code::kInvalidArgument});
   return {reshape(take_along_axis(x, positions, axis), call.result_type().dims)};
@@ -30,9 +30,9 @@ Results lower_gather(const OpCall& call) {
 
 Results lower_index_select(const OpCall& call) {
   if (call.result_type().numel() == 0) return {nothing(call)};
-  const Value x = lift_scalar(call.tensor(0));
+  const Value x = at_least_1d(call.tensor(0));
   const int64_t axis = wrap_axis(call.integer(1), x.rank());
-  const Value index = lift_scalar(call.tensor(2));
+  const Value index = at_least_1d(call.tensor(2));
   const Value positions = checked_index(call, index, x.dim(axis), axis, {.message = "index out of range in self"});
   return {reshape(take_slices(x, positions, axis), call.result_type().dims)};
 }
@@ -46,9 +46,9 @@ struct SliceUpdate {
 };
 
 SliceUpdate slice_update(const OpCall& call, DType dtype, const IndexRule& rule) {
-  const Value x = lift_scalar(convert_like_torch(call.tensor(0), dtype));
+  const Value x = at_least_1d(convert_like_torch(call.tensor(0), dtype));
   const int64_t axis = wrap_axis(call.integer(1), x.rank());
-  const Value index = lift_scalar(call.tensor(2));
+  const Value index = at_least_1d(call.tensor(2));
   Dims sizes = x.dims();
   sizes[axis] = index.dim(0);
   const Value positions = checked_index(call, index, x.dim(axis), axis, rule);
@@ -76,9 +76,9 @@ Results lower_index_copy(const OpCall& call) {
 }
 
 Results lower_index_fill(const OpCall& call) {
-  const Value x = lift_scalar(call.tensor(0));
+  const Value x = at_least_1d(call.tensor(0));
   const int64_t axis = wrap_axis(call.integer(1), x.rank());
-  const Value index = lift_scalar(call.tensor(2));
+  const Value index = at_least_1d(call.tensor(2));
   const Value positions = checked_index(call, index, x.dim(axis), axis, {.wrap_negative = true});
   const Value fill = reshape(call.operand(3, x.dtype()), {});
   if (x.type().numel() == 0 || index.dim(0) == 0) return finish_update(call, x);

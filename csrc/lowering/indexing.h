@@ -18,8 +18,6 @@ DType index_dtype(int64_t limit);
 
 /// 0-d i1: whether any element of `mask` (any rank) is true.
 Value any_true(Value mask);
-/// A 0-d value as [1]; others stay.
-Value lift_scalar(Value a);
 
 /// How an operator reads indices and reports bad ones: CPU kernels differ in both.
 struct IndexRule {

@@ -44,15 +44,15 @@ struct ElementUpdate {
 /// Updates cut to the index's dims; a scalar is spread over them.
 Value updates_for(const OpCall& call, const Dims& sizes, DType dtype) {
   if (call.is_scalar(3)) return broadcast_to(call.operand(3, dtype), sizes);
-  const Value source = lift_scalar(convert_like_torch(call.tensor(3), dtype));
+  const Value source = at_least_1d(convert_like_torch(call.tensor(3), dtype));
   if (source.dims() == sizes) return source;
   return slice(source, Dims(sizes.size(), 0), sizes, Dims(sizes.size(), 1));
 }
 
 ElementUpdate element_update(const OpCall& call, DType dtype) {
-  const Value x = lift_scalar(convert_like_torch(call.tensor(0), dtype));
+  const Value x = at_least_1d(convert_like_torch(call.tensor(0), dtype));
   const int64_t axis = wrap_axis(call.integer(1), x.rank());
-  const Value index = lift_scalar(call.tensor(2));
+  const Value index = at_least_1d(call.tensor(2));
   const Value positions = checked_index(call, index, x.dim(axis), axis, {.code = Code::kInvalidArgument});
   return {x, axis, positions, updates_for(call, index.dims(), dtype)};
 }

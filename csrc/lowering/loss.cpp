@@ -212,7 +212,7 @@ constexpr Row kRows[] = {
 std::span<const Row> loss_rows() {
   static const std::vector<Row> rows = [] {
     std::vector<Row> all(std::begin(kRows), std::end(kRows));
-    for (auto part : {loss_class_rows()}) all.insert(all.end(), part.begin(), part.end());
+    for (auto part : {loss_class_rows(), loss_ctc_rows()}) all.insert(all.end(), part.begin(), part.end());
     return all;
   }();
   return rows;

@@ -49,6 +49,7 @@ std::span<const Row> pooling_rows();
 std::span<const Row> indexing_rows();
 std::span<const Row> sorting_rows();
 std::span<const Row> shape_rows();
+std::span<const Row> padding_rows();
 std::span<const Row> creation_rows();
 std::span<const Row> random_rows();
 std::span<const Row> optimizer_rows();
