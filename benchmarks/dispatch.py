@@ -14,7 +14,7 @@ import argparse
 import statistics
 import sys
 import time
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 
@@ -39,6 +39,7 @@ def chain(device: str, synchronize: Callable[[], None]) -> tuple[float, float]:
 def contenders(device: str) -> dict[str, Callable[[], tuple[float, float]]]:
     found = {"native CPU": lambda: chain("cpu", lambda: None)}
     if device != "cpu":
+
         def in_mode(mode: str) -> tuple[float, float]:
             torch.tpu.set_eager_mode(mode)
             return chain(device, torch.tpu.synchronize)
@@ -62,9 +63,11 @@ def main() -> int:
             times[name].append(run())
     print(f"{'ns per operator':18s}{'enqueue':>10s}{'(fastest)':>11s}{'with sync':>11s}{'(fastest)':>11s}")
     for name, pairs in times.items():
-        enqueue, total = zip(*pairs)
-        print(f"{name:18s}{statistics.median(enqueue):10.0f}{min(enqueue):11.0f}"
-              f"{statistics.median(total):11.0f}{min(total):11.0f}")
+        enqueue, total = zip(*pairs, strict=True)
+        print(
+            f"{name:18s}{statistics.median(enqueue):10.0f}{min(enqueue):11.0f}"
+            f"{statistics.median(total):11.0f}{min(total):11.0f}"
+        )
     return 0
 
 

@@ -31,7 +31,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 CONTENDERS = ("native", "strict", "fused")
 WORKLOADS = ("chained_add", "mlp_train", "cnn_train", "gpt_train", "bert_inference", "lstm_train", "greedy_decode")
@@ -47,7 +48,7 @@ def serve(contender: str, workload: str) -> None:
 
     device = "cpu"
     if contender != "native":
-        import torch_tpu  # noqa: F401  (autoload may be off)
+        import torch_tpu
 
         device = "tpu"
         torch.tpu.set_eager_mode(contender)
@@ -80,11 +81,13 @@ def serve(contender: str, workload: str) -> None:
             case "group":
                 reply = {"seconds": group(request["count"], request["sync"])}
             case "report":
-                reply = {"check": step.check(), "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                         "threads": torch.get_num_threads()}
+                reply = {
+                    "check": step.check(),
+                    "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                    "threads": torch.get_num_threads(),
+                }
                 if device == "tpu":
-                    reply |= {"statistics": torch_tpu.compile_stats(),
-                              "host_fallbacks": torch_tpu.host_fallbacks()}
+                    reply |= {"statistics": torch_tpu.compile_stats(), "host_fallbacks": torch_tpu.host_fallbacks()}
         print(json.dumps(reply), flush=True)
 
 
@@ -96,10 +99,11 @@ class Child:
         if contender == "native":
             environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         self.name = f"{workload} ({contender})"
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (lives as long as the child)
         command = [sys.executable, __file__, "--serve", contender, "--only", workload]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-                                        text=True, env=environment)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment
+        )
 
     def ask(self, **request: Any) -> dict[str, Any]:
         assert self.process.stdin and self.process.stdout
@@ -148,6 +152,7 @@ class Result:
 def measure(workload: str, contenders: Sequence[str], rounds: int, seconds: float) -> list[Result]:
     """All contenders on one workload, taking turns."""
     with tempfile.TemporaryDirectory() as caches:
+
         def child(contender: str) -> Child:
             return Child(contender, workload, os.path.join(caches, contender))
 
@@ -205,7 +210,7 @@ def agreement(result: Result, reference: Result | None) -> str:
     if reference is None or result is reference:
         return ""
     got, want = result.report["check"], reference.report["check"]
-    return f"{max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(got, want)):.0e}"
+    return f"{max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(got, want, strict=True)):.0e}"
 
 
 def rows(workload: str, results: list[Result]) -> list[str]:
@@ -224,14 +229,18 @@ def rows(workload: str, results: list[Result]) -> list[str]:
                 extra.append(f"largest relative difference {agreement(r, native)}")
             if r.report.get("host_fallbacks"):
                 extra.append(f"host fallbacks {r.report['host_fallbacks']}")
-        lines.append(f"| {workload} | {r.contender} | {duration(r.first)} | {duration(r.second_process)} | "
-                     f"{duration(r.warm)} ± {100 * r.spread / 2:.0f} % | {ratio} | "
-                     f"{r.report['rss'] / 2**30:.2f} GiB | {'; '.join(extra)} |")
+        lines.append(
+            f"| {workload} | {r.contender} | {duration(r.first)} | {duration(r.second_process)} | "
+            f"{duration(r.warm)} ± {100 * r.spread / 2:.0f} % | {ratio} | "
+            f"{r.report['rss'] / 2**30:.2f} GiB | {'; '.join(extra)} |"
+        )
     return lines
 
 
-HEADER = ("| workload | mode | first step | first, second process | warm | / native | peak RSS | |\n"
-          "|---|---|---|---|---|---|---|---|")
+HEADER = (
+    "| workload | mode | first step | first, second process | warm | / native | peak RSS | |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
 
 
 def machine() -> dict[str, Any]:
@@ -242,8 +251,14 @@ def machine() -> dict[str, Any]:
         model = next((s.split(":")[1].strip() for s in cpuinfo.read_text().splitlines() if "model name" in s), "")
     import torch
 
-    return {"cpu": model, "cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version(),
-            "torch": torch.__version__, "command": " ".join(sys.argv)}
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "command": " ".join(sys.argv),
+    }
 
 
 def main() -> int:

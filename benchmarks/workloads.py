@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import sys
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "examples"))
-from train_gpt import GPT, Config  # noqa: E402
+from train_gpt import GPT, Config
 
 
 @dataclasses.dataclass
@@ -66,10 +66,17 @@ class ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs))
-        self.shortcut = nn.Identity() if inputs == outputs and stride == 1 else nn.Sequential(
-            nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut = (
+            nn.Identity()
+            if inputs == outputs and stride == 1
+            else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.body(x) + self.shortcut(x))
@@ -79,9 +86,16 @@ def cnn_train(device: str) -> Step:
     """ResNet-8 (16-32-64 channels) for 32x32 images, batch 32, SGD with momentum."""
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
-        ResidualBlock(16, 16, 1), ResidualBlock(16, 32, 2), ResidualBlock(32, 64, 2),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+        nn.Conv2d(3, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        ResidualBlock(16, 16, 1),
+        ResidualBlock(16, 32, 2),
+        ResidualBlock(32, 64, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
     x, target = torch.randn(32, 3, 32, 32).to(device), torch.randint(10, (32,)).to(device)
     model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -113,8 +127,9 @@ class EncoderLayer(nn.Module):
         return x.view(x.shape[0], x.shape[1], self.heads, -1).transpose(1, 2)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        attended = F.scaled_dot_product_attention(self.split(self.query(x)), self.split(self.key(x)),
-                                                  self.split(self.value(x)), attn_mask=mask)
+        attended = F.scaled_dot_product_attention(
+            self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x)), attn_mask=mask
+        )
         x = self.norm1(x + self.out(attended.transpose(1, 2).reshape(x.shape)))
         return self.norm2(x + self.down(F.gelu(self.up(x))))
 

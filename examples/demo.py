@@ -27,9 +27,9 @@ import time
 os.environ["TORCH_TPU_HOST_FALLBACK"] = "error"
 os.environ.setdefault("TORCH_TPU_EAGER_MODE", "fused")
 
-import sentence_similarity  # noqa: E402
-import torch  # noqa: E402
-import train_gpt  # noqa: E402
+import sentence_similarity
+import torch
+import train_gpt
 
 # Cross-entropy of an untrained model is ln(95 characters) = 4.57; character frequencies alone reach 3.1.
 LARGEST_LOSS_RATIO = 0.55
@@ -65,9 +65,11 @@ def train_and_check(device: str, steps: int, checks: Checks) -> None:
     print(f"{parameters:,} parameters, {len(text):,} characters of Python's standard library, {steps} steps")
     tokens = characters.encode(text)
     result = train_gpt.train(model, tokens, device, steps=steps)
-    checks.expect(result.last_loss < LARGEST_LOSS_RATIO * result.first_loss,
-                  f"loss {result.first_loss:.3f} -> {result.last_loss:.3f} (limit {LARGEST_LOSS_RATIO} x the first), "
-                  f"{result.seconds:.1f} s, {result.tokens_per_second:,.0f} tokens/s")
+    checks.expect(
+        result.last_loss < LARGEST_LOSS_RATIO * result.first_loss,
+        f"loss {result.first_loss:.3f} -> {result.last_loss:.3f} (limit {LARGEST_LOSS_RATIO} x the first), "
+        f"{result.seconds:.1f} s, {result.tokens_per_second:,.0f} tokens/s",
+    )
 
     heading("What it writes")
     print(train_gpt.sample(model, characters, "def ", 240, device))
@@ -78,13 +80,15 @@ def train_and_check(device: str, steps: int, checks: Checks) -> None:
         train_gpt.save(model, path)
         size = path.stat().st_size
         on_cpu = train_gpt.load(path, "cpu")
-    probe = tokens[:4 * model.config.context].view(4, -1)
+    probe = tokens[: 4 * model.config.context].view(4, -1)
     with torch.no_grad():
         got, want = model(probe.to(device)).cpu(), on_cpu(probe)
     excess = ((got - want).abs() - LOGITS_RTOL * want.abs()).max().item()
-    checks.expect(excess <= LOGITS_ATOL,
-                  f"{size:,} bytes; logits differ by {(got - want).abs().max().item():.1e} at most "
-                  f"(allowed: rtol {LOGITS_RTOL}, atol {LOGITS_ATOL})")
+    checks.expect(
+        excess <= LOGITS_ATOL,
+        f"{size:,} bytes; logits differ by {(got - want).abs().max().item():.1e} at most "
+        f"(allowed: rtol {LOGITS_RTOL}, atol {LOGITS_ATOL})",
+    )
 
 
 def rank_and_check(device: str, checks: Checks) -> None:
@@ -101,9 +105,10 @@ def rank_and_check(device: str, checks: Checks) -> None:
         print(f"  {score:6.3f}  {sentence}")
     want = sentence_similarity.embed(sentence_similarity.load_model("cpu"), tokenizer, texts)
     difference = (got_on_cpu - want).abs().max().item()
-    checks.expect(difference <= LARGEST_EMBEDDING_DIFFERENCE,
-                  f"largest difference of an embedding to the CPU's: {difference:.1e} "
-                  f"(limit {LARGEST_EMBEDDING_DIFFERENCE})")
+    checks.expect(
+        difference <= LARGEST_EMBEDDING_DIFFERENCE,
+        f"largest difference of an embedding to the CPU's: {difference:.1e} (limit {LARGEST_EMBEDDING_DIFFERENCE})",
+    )
 
 
 def report(device: str, checks: Checks) -> None:
@@ -117,8 +122,10 @@ def report(device: str, checks: Checks) -> None:
     print(f"  plugin      {torch_tpu._C.client_info()['plugin_path']}")
     print(f"  device      {torch.tpu.get_device_name()}")
     print(f"  mode        {torch.tpu.get_eager_mode()}")
-    print(f"  programs    {statistics['compiles']:.0f} compiled in {statistics['compile_seconds']:.1f} s, "
-          f"{statistics['disk_hits']:.0f} found on disk, {statistics['memory_hits']:.0f} found in memory")
+    print(
+        f"  programs    {statistics['compiles']:.0f} compiled in {statistics['compile_seconds']:.1f} s, "
+        f"{statistics['disk_hits']:.0f} found on disk, {statistics['memory_hits']:.0f} found in memory"
+    )
     checks.expect(statistics["executions"] > 0, f"{statistics['executions']:.0f} programs run on the device")
     checks.expect(not fallbacks, f"operators run on the host: {fallbacks or 'none'}")
 

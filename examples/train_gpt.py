@@ -20,7 +20,7 @@ import pathlib
 import string
 import sys
 import time
-from typing import Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -160,20 +160,38 @@ class Training:
     tokens_per_second: float
 
 
-def train(model: GPT, tokens: Tensor, device: str, *, steps: int, batch: int = 16, peak_lr: float = 3e-3,
-          seed: int = 0, report_every: int = 10) -> Training:
+def train(
+    model: GPT,
+    tokens: Tensor,
+    device: str,
+    *,
+    steps: int,
+    batch: int = 16,
+    peak_lr: float = 3e-3,
+    seed: int = 0,
+    report_every: int = 10,
+) -> Training:
     """Trains `model` (already on `device`) with AdamW, warm-up and cosine decay.
 
     The loss is read every `report_every` steps only: reading a number waits for the device.
     """
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     plain = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
-                                  lr=peak_lr, betas=(0.9, 0.95), fused=True)
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
+        lr=peak_lr,
+        betas=(0.9, 0.95),
+        fused=True,
+    )
     warm_up = max(1, steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda s: (s + 1) / warm_up if s < warm_up
-        else 0.1 + 0.45 * (1 + math.cos(math.pi * (s - warm_up) / max(1, steps - warm_up))))
+        optimizer,
+        lambda s: (
+            (s + 1) / warm_up
+            if s < warm_up
+            else 0.1 + 0.45 * (1 + math.cos(math.pi * (s - warm_up) / max(1, steps - warm_up)))
+        ),
+    )
     data = batches(tokens, model.config.context, batch, seed)
     bar = ProgressBar(steps)
     running = torch.zeros((), device=device)
@@ -203,8 +221,16 @@ def train(model: GPT, tokens: Tensor, device: str, *, steps: int, batch: int = 1
 
 
 @torch.no_grad()
-def sample(model: GPT, characters: Characters, prompt: str, length: int, device: str, *, temperature: float = 0.7,
-           seed: int = 0) -> str:
+def sample(
+    model: GPT,
+    characters: Characters,
+    prompt: str,
+    length: int,
+    device: str,
+    *,
+    temperature: float = 0.7,
+    seed: int = 0,
+) -> str:
     """`prompt` continued by `length` characters.
 
     The window always holds `context` tokens and the model is causal, so what stands behind the cursor does
@@ -213,7 +239,7 @@ def sample(model: GPT, characters: Characters, prompt: str, length: int, device:
     context = model.config.context
     start = characters.encode(prompt)[-context:]
     window = torch.zeros(1, context, dtype=torch.int64)
-    window[0, :len(start)] = start
+    window[0, : len(start)] = start
     window = window.to(device)
     generator = torch.Generator().manual_seed(seed)
     out, cursor = [], len(start)
@@ -256,8 +282,10 @@ def main() -> int:
     model = GPT(Config(vocabulary=len(characters))).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters on {args.device}")
     result = train(model, characters.encode(standard_library_text()), args.device, steps=args.steps)
-    print(f"loss {result.first_loss:.3f} -> {result.last_loss:.3f} in {result.seconds:.1f} s "
-          f"({result.tokens_per_second:,.0f} tokens/s)")
+    print(
+        f"loss {result.first_loss:.3f} -> {result.last_loss:.3f} in {result.seconds:.1f} s "
+        f"({result.tokens_per_second:,.0f} tokens/s)"
+    )
     print(sample(model, characters, "def ", 300, args.device))
     if args.save:
         save(model, args.save)

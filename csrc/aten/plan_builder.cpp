@@ -224,7 +224,7 @@ class PlanBuilder {
     auto order = device::memory_order(meta.sizes(), meta.strides());
     if (!order) {  // PyTorch's kernels never return gaps or overlaps that mean something
       order = iota(static_cast<size_t>(meta.dim()));
-      strides = contiguous_strides(meta.sizes());
+      strides = tpu::contiguous_strides(Dims(meta.sizes()));
     }
     TensorType base{to_dtype(meta.scalar_type()), {}};
     for (int64_t dim : *order) base.dims.push_back(meta.size(dim));

@@ -53,7 +53,7 @@ at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<c10::Scalar
   for (int64_t size : sizes) {
     TORCH_CHECK(size >= 0, "Trying to create tensor with negative dimension ", size, ": ", sizes);
   }
-  const Dims contiguous = contiguous_strides(sizes);
+  const Dims contiguous = tpu::contiguous_strides(sizes);
   std::vector<int64_t> strides(contiguous.begin(), contiguous.end());
   const c10::MemoryFormat wanted = format.value_or(c10::MemoryFormat::Contiguous);
   if (wanted == c10::MemoryFormat::ChannelsLast) {

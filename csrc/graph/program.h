@@ -93,7 +93,7 @@ class ProgramCache {
   };
   using Entries = std::list<Entry>;  // most recently used first
 
-  const size_t capacity_;
+  size_t capacity_;
   Entries entries_;
   std::unordered_multimap<uint64_t, Entries::iterator> index_;
 };

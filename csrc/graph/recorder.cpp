@@ -431,6 +431,11 @@ Recorder::Statistics Recorder::statistics() const {
   return {nodes_.load(), launches_.load(), donated_.load(), donatable_.load()};
 }
 
+void Recorder::clear_programs() {
+  std::lock_guard lock(mutex_);
+  programs_ = ProgramCache(kProgramsInMemory);
+}
+
 size_t Recorder::pending_nodes() {
   std::lock_guard lock(mutex_);
   return recording_.nodes.size();

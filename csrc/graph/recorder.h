@@ -41,6 +41,8 @@ class Recorder {
     int64_t nodes = 0, launches = 0, donated = 0, donatable = 0;
   };
   Statistics statistics() const;
+  /// Forgets compiled programs; those in use live on until their launch has run.
+  void clear_programs();
   size_t pending_nodes();
 
  private:

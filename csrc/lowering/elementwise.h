@@ -111,7 +111,6 @@ inline Value rdiv(Value a, double b) { return stablehlo::divide(full_like(a, b),
 inline Value square(Value a) { return stablehlo::multiply(a, a); }
 
 // ---- functions over values that StableHLO does not have (elementwise_math.cpp)
-Value is_nan(Value x);                 // i1; false for integers
 Value is_inf(Value x);                 // i1; false for integers
 Value sign_bit(Value x);               // i1; of NaN and -0 too
 Value truncate(Value x);               // towards zero; identity for integers

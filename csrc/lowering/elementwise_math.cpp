@@ -10,11 +10,6 @@ namespace tpu::lowering {
 
 namespace hlo = stablehlo;
 
-Value is_nan(Value x) {
-  if (is_complex(x.dtype())) return hlo::bit_or(is_nan(hlo::real(x)), is_nan(hlo::imag(x)));
-  return ne(x, x);  // integers: constant false, which the compiler sees
-}
-
 Value is_inf(Value x) {
   if (is_complex(x.dtype())) return hlo::bit_or(is_inf(hlo::real(x)), is_inf(hlo::imag(x)));
   if (!is_floating(x.dtype())) return ne(x, x);

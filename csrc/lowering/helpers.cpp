@@ -86,6 +86,13 @@ Value squeeze(Value x, int64_t axis) {
   return hlo::reshape(x, sizes);
 }
 
+Value at_least_1d(Value x) { return x.rank() == 0 ? hlo::reshape(x, {1}) : x; }
+
+Value is_nan(Value x) {
+  if (is_complex(x.dtype())) return hlo::bit_or(is_nan(hlo::real(x)), is_nan(hlo::imag(x)));
+  return hlo::compare(x, x, hlo::Compare::kNe);  // integers: constant false, which the compiler sees
+}
+
 Value convert_like_torch(Value x, DType dtype) {
   const DType from = x.dtype();
   if (from == dtype) return x;

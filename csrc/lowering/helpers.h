@@ -34,6 +34,12 @@ Value sum_to(Value x, const Dims& sizes);
 Value unsqueeze(Value x, int64_t axis);
 Value squeeze(Value x, int64_t axis);
 
+/// `x` of rank 1 or more: a 0-d value gets one dim of size 1, so that axis code needs no special case.
+Value at_least_1d(Value x);
+
+/// i1, true where `x` is NaN (either part of a complex number); false everywhere for integers.
+Value is_nan(Value x);
+
 /// PyTorch's conversion rules: float -> bool is `!= 0`, complex -> real takes the real part, float ->
 /// integer truncates. All dtype changes in lowerings go through here.
 Value convert_like_torch(Value x, DType dtype);

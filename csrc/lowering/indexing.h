@@ -18,8 +18,6 @@ DType index_dtype(int64_t limit);
 
 /// 0-d i1: whether any element of `mask` (any rank) is true.
 Value any_true(Value mask);
-/// `a` rounded up to rank 1: a 0-d value becomes [1], others stay.
-Value at_least_1d(Value a);
 
 /// How an operator reads indices and reports bad ones: CPU kernels differ in both.
 struct IndexRule {

@@ -16,8 +16,6 @@ DType index_dtype(int64_t limit) { return limit <= std::numeric_limits<int32_t>:
 
 Value any_true(Value mask) { return reduce(mask, Reducer::kOr, iota(mask.rank())); }
 
-Value at_least_1d(Value a) { return a.rank() == 0 ? reshape(a, {1}) : a; }
-
 namespace {
 
 std::string range_message(int64_t axis, int64_t size) {

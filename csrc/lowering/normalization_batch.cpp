@@ -24,15 +24,15 @@ Value channelwise(Value v, const Dims& sizes) { return broadcast_in_dim(v, sizes
 struct BatchNorm {
   const OpCall& call;
   bool training;
-  size_t momentum, eps;                // argument positions
-  bool has_running_arguments = true;   // arguments 3 and 4 are the running statistics
+  size_t momentum, eps;               // argument positions
+  bool has_running_arguments = true;  // arguments 3 and 4 are the running statistics
   bool has_running(size_t i) const { return has_running_arguments && call.has(i); }
 };
 
 struct BatchNormResults {
   Value output;
-  Value mean, invstd;                  // what was used, [C]
-  Value running_mean, running_var;     // new values at their own dtype; undefined when not given
+  Value mean, invstd;               // what was used, [C]
+  Value running_mean, running_var;  // new values at their own dtype; undefined when not given
 };
 
 /// (1 - momentum) * old + momentum * fresh, at the dtype of `old`.
@@ -42,9 +42,7 @@ Value blended(Value old, Value fresh, Value momentum) {
   return convert(add(kept, multiply(fresh, m)), old.dtype());
 }
 
-Value inverse_deviation(Value variance, Value eps) {
-  return rsqrt(add(variance, broadcast_to(eps, variance.dims())));
-}
+Value inverse_deviation(Value variance, Value eps) { return rsqrt(add(variance, broadcast_to(eps, variance.dims()))); }
 
 BatchNormResults batch_norm(const BatchNorm& norm) {
   const OpCall& call = norm.call;
@@ -125,8 +123,6 @@ Results native_batch_norm_no_stats(const OpCall& call) {
   return outputs(call, batch_norm({call, call.boolean(3), 4, 5, false}));
 }
 
-Results native_batch_norm_functional(const OpCall& call) { return native_batch_norm(call); }
-
 Results native_batch_norm_no_training(const OpCall& call) { return outputs(call, batch_norm({call, false, 5, 6})); }
 
 Results batch_norm_with_update(const OpCall& call) {
@@ -179,14 +175,17 @@ Results batch_norm_backward(const OpCall& call) {
   return results;
 }
 
+// The momentum is a run-time operand where statistics are updated: a cumulative average changes it every step.
+constexpr uint32_t kMomentum5 = 1u << 5, kMomentum6 = 1u << 6;
+
 constexpr Row kRows[] = {
-    {"native_batch_norm", native_batch_norm, 0, 0, 0, true},
-    {"_native_batch_norm_legit", native_batch_norm_legit, 0, 0, 0, true},
+    {"native_batch_norm", native_batch_norm, 0, kMomentum6, 0, true},
+    {"_native_batch_norm_legit", native_batch_norm_legit, 0, kMomentum6, 0, true},
     {"_native_batch_norm_legit.no_stats", native_batch_norm_no_stats, 0, 0, 0, true},
-    {"_native_batch_norm_legit_functional", native_batch_norm_functional, 0, 0, 0, true},
+    {"_native_batch_norm_legit_functional", native_batch_norm, 0, kMomentum6, 0, true},
     {"_native_batch_norm_legit_no_training", native_batch_norm_no_training, 0, 0, 0, true},
-    {"_batch_norm_with_update", batch_norm_with_update, 0, 0, 0, true},
-    {"_batch_norm_with_update_functional", batch_norm_with_update_functional, 0, 0, 0, true},
+    {"_batch_norm_with_update", batch_norm_with_update, 0, kMomentum5, 0, true},
+    {"_batch_norm_with_update_functional", batch_norm_with_update_functional, 0, kMomentum5, 0, true},
     {"_batch_norm_no_update", batch_norm_no_update, 0, 0, 0, true},
     {"native_batch_norm_backward", batch_norm_backward, 0, 0, 0, true},
     {"batch_norm_backward", batch_norm_backward, 0, 0, 0, true},

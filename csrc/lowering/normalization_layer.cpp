@@ -83,7 +83,8 @@ Results fused_rms_norm(const OpCall& call) {
   DType dtype = compute_type(input.dtype());
   Value x = convert(input, dtype);
   Dims axes = trailing_axes(x.rank(), call.ints(1).size());
-  double fallback = dtype == DType::kF64 ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  double fallback =
+      dtype == DType::kF64 ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
   Value eps = call.is_none(3) ? scalar(call.builder(), fallback, dtype) : call.operand(3, dtype);
   Value square = mean_over(multiply(x, x), axes, true);
   Value rstd = rsqrt(add(square, broadcast_to(eps, square.dims())));
@@ -123,7 +124,9 @@ struct Groups {
   Dims sizes() const { return {batch, groups, channels / groups, pixels}; }
   Value split(Value x) const { return reshape(x, sizes()); }
   /// A per-channel value [C] repeated to the grouped form.
-  Value channelwise(Value v) const { return broadcast_in_dim(reshape(v, {groups, channels / groups}), sizes(), {1, 2}); }
+  Value channelwise(Value v) const {
+    return broadcast_in_dim(reshape(v, {groups, channels / groups}), sizes(), {1, 2});
+  }
   /// A per-group value [N, group] with two kept dims.
   Value statistic(Value v) const { return reshape(v, {batch, groups, 1, 1}); }
   /// Sum of a grouped value per channel: [C].

@@ -31,7 +31,19 @@ Value wide_product(Value x, uint32_t multiplier) {
   return multiply(wide, word_like(wide, multiplier));
 }
 
+/// Up to this many blocks the rounds run as a loop: unrolled they take a few hundred operations, whose
+/// compilation costs more than they save at these sizes.
+constexpr int64_t kLoopLimit = int64_t{1} << 16;
+
 Value spread(Value scalar_word, const Dims& sizes) { return broadcast_in_dim(scalar_word, sizes, {}); }
+
+PhiloxWords mix_round(const PhiloxWords& c, Value key0, Value key1) {
+  const Dims& sizes = c[0].dims();
+  const Value p0 = wide_product(c[0], kMultiplier0);
+  const Value p1 = wide_product(c[2], kMultiplier1);
+  return {bit_xor(bit_xor(high_word(p1), c[1]), spread(key0, sizes)), low_word(p1),
+          bit_xor(bit_xor(high_word(p0), c[3]), spread(key1, sizes)), low_word(p0)};
+}
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -66,6 +78,37 @@ int significand_bits(DType dtype) {
   }
 }
 
+/// x - x^3/3! + ... (first_power 1) or 1 - x^2/2! + ... (first_power 0), for |x| <= pi/4. The last term left out
+/// is below the rounding error of float32 (5 terms) and float64 (9 terms).
+Value taylor(Value x, int first_power, int terms) {
+  const Value squared = multiply(x, x);
+  double factorial = std::tgamma(first_power + 2 * (terms - 1) + 1);
+  Value sum = full_like(x, ((terms - 1) % 2 ? -1 : 1) / factorial);
+  for (int k = terms - 2; k >= 0; --k) {
+    factorial = std::tgamma(first_power + 2 * k + 1);
+    sum = add(multiply(sum, squared), full_like(x, (k % 2 ? -1 : 1) / factorial));
+  }
+  return first_power == 1 ? multiply(sum, x) : sum;
+}
+
+/// Cosine and sine of a uniformly drawn angle: the top two bits choose the quadrant, the next 24 (53) the angle
+/// within. Knowing the range saves the argument reduction that makes general sines ten times a logarithm, and
+/// leaves only sums and products, which round alike everywhere.
+std::array<Value, 2> cosine_and_sine(Value bits) {
+  const bool wide = bits.dtype() == DType::kU64;
+  const DType dtype = wide ? DType::kF64 : DType::kF32;
+  const Value place = fraction(shift_left(bits, word_like(bits, 2)), wide ? 11 : 8, dtype);
+  const Value x = multiply(subtract(place, full_like(place, 0.5)), full_like(place, std::numbers::pi / 2));
+  const Value c = taylor(x, 0, wide ? 9 : 5);
+  const Value s = taylor(x, 1, wide ? 9 : 5);
+  const Value quadrant = shift_right_logical(bits, word_like(bits, wide ? 62 : 30));
+  const auto is = [&](uint64_t q) { return compare(quadrant, word_like(quadrant, q), Compare::kEq); };
+  const Value odd = bit_or(is(1), is(3));
+  const Value cos = select(odd, s, c);
+  const Value sin = select(odd, c, s);
+  return {select(bit_or(is(1), is(2)), negate(cos), cos), select(bit_or(is(2), is(3)), negate(sin), sin)};
+}
+
 /// Box-Muller: two normal numbers from a radius draw and an angle draw, both ui32 or both ui64.
 std::array<Value, 2> box_muller(Value radius_bits, Value angle_bits) {
   const bool is_double = radius_bits.dtype() == DType::kU64;
@@ -79,27 +122,36 @@ std::array<Value, 2> box_muller(Value radius_bits, Value angle_bits) {
     u = multiply(add(bits, full_like(bits, 0.5)), full_like(bits, std::ldexp(1.0, -32)));
   }
   const Value radius = sqrt(multiply(log(u), full_like(u, -2)));
-  const Value turn = fraction(angle_bits, is_double ? 11 : 8, dtype);
-  const Value angle = multiply(turn, full_like(turn, 2 * std::numbers::pi));
-  return {multiply(radius, cosine(angle)), multiply(radius, sine(angle))};
+  const auto [cos, sin] = cosine_and_sine(angle_bits);
+  return {multiply(radius, cos), multiply(radius, sin)};
 }
 
 }  // namespace
 
 PhiloxWords philox(const PhiloxWords& counter, Value seed) {
-  PhiloxWords c = counter;
-  const Dims sizes = c[0].dims();
   Value key0 = low_word(seed);
   Value key1 = high_word(seed);
-  for (int round = 0; round < kRounds; ++round) {
-    const Value p0 = wide_product(c[0], kMultiplier0);
-    const Value p1 = wide_product(c[2], kMultiplier1);
-    c = {bit_xor(bit_xor(high_word(p1), c[1]), spread(key0, sizes)), low_word(p1),
-         bit_xor(bit_xor(high_word(p0), c[3]), spread(key1, sizes)), low_word(p0)};
-    key0 = add(key0, word_like(key0, kWeyl0));
-    key1 = add(key1, word_like(key1, kWeyl1));
+  PhiloxWords c = counter;
+  if (counter[0].type().numel() > kLoopLimit) {
+    for (int round = 0; round < kRounds; ++round) {
+      c = mix_round(c, key0, key1);
+      key0 = add(key0, word_like(key0, kWeyl0));
+      key1 = add(key1, word_like(key1, kWeyl1));
+    }
+    return c;
   }
-  return c;
+  const Value first = seed.builder().constant(int64_t{0}, {DType::kS32, {}});
+  const auto last = stablehlo::while_loop(
+      std::vector<Value>{first, key0, key1, c[0], c[1], c[2], c[3]},
+      [](std::span<const Value> a) -> std::vector<Value> {
+        return {compare(a[0], full_like(a[0], kRounds), Compare::kLt)};
+      },
+      [](std::span<const Value> a) -> std::vector<Value> {
+        const PhiloxWords next = mix_round({a[3], a[4], a[5], a[6]}, a[1], a[2]);
+        return {add(a[0], full_like(a[0], 1)), add(a[1], word_like(a[1], kWeyl0)), add(a[2], word_like(a[2], kWeyl1)),
+                next[0], next[1], next[2], next[3]};
+      });
+  return {last[3], last[4], last[5], last[6]};
 }
 
 PhiloxWords philox_blocks(const RandomState& state, int64_t count, Value round) {

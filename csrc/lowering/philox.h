@@ -12,10 +12,11 @@
 //
 // From bits to numbers (bits are of the draw's width):
 //   uniform   f32 (bits >> 8) / 2^24; f64 (bits >> 11) / 2^53; f16 (bits >> 21) / 2^11; bf16 (bits >> 24) / 2^8
-//   normal    Box-Muller on neighbouring draws (a, b): sqrt(-2 ln((a + 1/2) / 2^32)) times cos and sin of
-//             2 pi (b >> 8) / 2^24 for elements 2i and 2i + 1; f64 likewise with 53 bits of 64-bit draws, where
+//   normal    Box-Muller on neighbouring draws (a, b): sqrt(-2 ln((a + 1/2) / 2^32)) times cosine and sine of
+//             (q + f / 2^24 - 1/2) pi / 2 for elements 2i and 2i + 1, where q is the top two bits of b and f the
+//             next 24; f64 likewise from 64-bit draws (radius from ((a >> 12) + 1/2) / 2^52, f of 53 bits), where
 //             the pair of elements shares one block. Narrow floats round the float32 number.
-// Bits and uniform numbers are equal everywhere; logarithms and sines may round differently by plugin.
+// Bits and uniform numbers are equal everywhere; logarithms and roots may round differently by plugin.
 
 #include <array>
 

@@ -45,12 +45,6 @@ Value expand_kept(Value kept, const Dims& sizes) {
   return broadcast_to(kept, sizes);
 }
 
-Value is_nan(Value x) {
-  if (is_complex(x.dtype())) return bit_or(is_nan(real(x)), is_nan(imag(x)));
-  if (!is_floating(x.dtype())) return full_like(convert(x, DType::kBool), 0.0);
-  return compare(x, x, Compare::kNe);
-}
-
 Value positions(Value like, int64_t axis) {
   DType dtype = like.dim(axis) <= INT32_MAX ? DType::kS32 : DType::kS64;
   return iota(like.builder(), {dtype, like.dims()}, axis);
@@ -73,8 +67,6 @@ Value slice_axis(Value x, int64_t axis, int64_t start, int64_t limit) {
   return slice(x, starts, limits, steps);
 }
 
-Value at_least_1d(Value x) { return x.rank() == 0 ? reshape(x, {1}) : x; }
-
 namespace {
 
 using Results = std::vector<Value>;
@@ -87,9 +79,7 @@ Value accumulate(const OpCall& call, Reducer reducer, const Dims& dim, bool keep
 }
 
 Results sum_all(const OpCall& call) { return {accumulate(call, Reducer::kAdd, {}, false)}; }
-Results sum_dim(const OpCall& call) {
-  return {accumulate(call, Reducer::kAdd, call.ints_or(1, {}), call.boolean(2))};
-}
+Results sum_dim(const OpCall& call) { return {accumulate(call, Reducer::kAdd, call.ints_or(1, {}), call.boolean(2))}; }
 
 Results nansum(const OpCall& call) {
   DType dtype = call.result_type().dtype;

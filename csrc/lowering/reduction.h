@@ -29,9 +29,6 @@ Value mean_over(Value x, const Dims& axes, bool keep);
 /// A value reduced with keepdim, repeated along the reduced dims to `sizes`.
 Value expand_kept(Value kept, const Dims& sizes);
 
-/// True where `x` is NaN (either part for complex); false everywhere for integers.
-Value is_nan(Value x);
-
 /// 0, 1, 2, ... along `axis` with the sizes of `like`: int32 when the axis is short enough, else int64.
 Value positions(Value like, int64_t axis);
 
@@ -50,8 +47,5 @@ Value inclusive_scan(Value x, int64_t axis, Value neutral, const Combine& combin
 
 /// The window [start, limit) of `axis`, all of the other dims.
 Value slice_axis(Value x, int64_t axis, int64_t start, int64_t limit);
-
-/// `x` of rank 1 or more: 0-d values get one dim of size 1, so that axis code needs no special case.
-Value at_least_1d(Value x);
 
 }  // namespace tpu::lowering

@@ -24,9 +24,9 @@ struct VarMean {
 VarMean var_mean(Value x, const Dims& axes, double correction) {
   Value mean = mean_over(x, axes, true);
   Value centered = subtract(x, expand_kept(mean, x.dims()));
-  Value squares = is_complex(x.dtype()) ? add(multiply(real(centered), real(centered)),
-                                              multiply(imag(centered), imag(centered)))
-                                        : multiply(centered, centered);
+  Value squares = is_complex(x.dtype())
+                      ? add(multiply(real(centered), real(centered)), multiply(imag(centered), imag(centered)))
+                      : multiply(centered, centered);
   Value sum = sum_over(squares, axes, true);
   double divisor = std::max(0.0, static_cast<double>(reduced_numel(x, axes)) - correction);
   return {divide(sum, full_like(sum, divisor)), mean};
@@ -128,8 +128,10 @@ Results dist(const OpCall& call) {
   Value a = call.operand(0, compute_type(dtype)), b = call.operand(1, compute_type(dtype));
   Dims sizes = a.dims();  // broadcast sizes of the two
   for (size_t i = 0; i < b.rank(); ++i) {
-    if (i >= sizes.size()) sizes.insert(0, b.dim(b.rank() - 1 - i));
-    else if (int64_t& size = sizes[sizes.size() - 1 - i]; size == 1) size = b.dim(b.rank() - 1 - i);
+    if (i >= sizes.size())
+      sizes.insert(0, b.dim(b.rank() - 1 - i));
+    else if (int64_t& size = sizes[sizes.size() - 1 - i]; size == 1)
+      size = b.dim(b.rank() - 1 - i);
   }
   Value difference = subtract(broadcast_to(a, sizes), broadcast_to(b, sizes));
   Value norm = vector_norm(difference, known_order(call, 2, 2), reduced_axes(difference, {}), false);
@@ -174,7 +176,8 @@ Value euclidean_by_product(Value x1, Value x2) {
   Dims batch_axes = iota(batch.size());
   Value cross = dot_general(x1, x2, {batch_axes, batch_axes, {last}, {last}}, x1.dtype());
   Value norm1 = sum_over(multiply(x1, x1), {last}, false), norm2 = sum_over(multiply(x2, x2), {last}, false);
-  Value sum = add(broadcast_to(unsqueeze(norm1, last), cross.dims()), broadcast_to(unsqueeze(norm2, axis), cross.dims()));
+  Value sum =
+      add(broadcast_to(unsqueeze(norm1, last), cross.dims()), broadcast_to(unsqueeze(norm2, axis), cross.dims()));
   Value square = subtract(sum, add(cross, cross));
   return sqrt(maximum(square, full_like(square, 0.0)));
 }
@@ -210,9 +213,9 @@ Value norm_derivative(Value difference, Value norm, Value grad, double p) {
     Value extreme = compare(magnitude, norm, Compare::kEq);
     return select(extreme, multiply(grad, sign(difference)), zero);
   }
-  Value scaled = p == 2 ? divide(multiply(grad, difference), norm)
-                        : divide(multiply(multiply(sign(difference), power_of(magnitude, p - 1)), grad),
-                                 power_of(norm, p - 1));
+  Value scaled =
+      p == 2 ? divide(multiply(grad, difference), norm)
+             : divide(multiply(multiply(sign(difference), power_of(magnitude, p - 1)), grad), power_of(norm, p - 1));
   Value flat = compare(norm, zero, Compare::kEq);
   // Below 2 the power of a zero difference is infinite or undefined.
   if (p < 2) flat = bit_or(flat, compare(magnitude, zero, Compare::kEq));

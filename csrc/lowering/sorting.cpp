@@ -37,8 +37,7 @@ Sorted sort_along(Value x, int64_t axis, bool descending) {
 
 /// (values, indices) in the shapes of the call's results.
 Results shaped(const OpCall& call, Value values, Value indices) {
-  return {reshape(values, call.result_type(0).dims),
-          reshape(convert(indices, DType::kS64), call.result_type(1).dims)};
+  return {reshape(values, call.result_type(0).dims), reshape(convert(indices, DType::kS64), call.result_type(1).dims)};
 }
 
 Results sort_default(const OpCall& call) {
@@ -67,7 +66,8 @@ Results kthvalue(const OpCall& call) {
   Value x = at_least_1d(call.tensor(0));
   int64_t k = call.integer(1), axis = wrap_axis(call.integer(2), x.rank());
   if (k < 1 || k > x.dim(axis)) {
-    throw Error(Code::kInvalidArgument, "kthvalue(): selected number k out of range for dimension " + std::to_string(axis));
+    throw Error(Code::kInvalidArgument,
+                "kthvalue(): selected number k out of range for dimension " + std::to_string(axis));
   }
   Sorted s = sort_along(x, axis, false);
   return shaped(call, slice_axis(s.values, axis, k - 1, k), slice_axis(s.indices, axis, k - 1, k));

@@ -71,7 +71,9 @@ Value search_halving(Value boundaries, Value values, bool right) {
 Value search(Value boundaries, Value values, bool right) {
   Dims sizes = values.dims();
   int64_t size = boundaries.rank() == 0 ? 1 : boundaries.dim(boundaries.rank() - 1);
-  int64_t rows = boundaries.rank() <= 1 ? 1 : product(sizes) == 0 ? 0 : boundaries.type().numel() / std::max<int64_t>(size, 1);
+  int64_t rows = boundaries.rank() <= 1 ? 1
+                 : product(sizes) == 0  ? 0
+                                        : boundaries.type().numel() / std::max<int64_t>(size, 1);
   if (values.type().numel() == 0 || size == 0) return values.builder().constant(int64_t{0}, {DType::kS32, sizes});
   Value b = reshape(boundaries, {rows, size}), v = reshape(values, {rows, values.type().numel() / rows});
   Value places = size <= kCompareAll ? search_all(b, v, right) : search_halving(b, v, right);
@@ -106,7 +108,8 @@ Results searchsorted(const OpCall& call) {
     Value order = reshape(sorter, {rows, size, 1});
     Value outside = bit_or(compare(order, full_like(order, 0.0), Compare::kLt),
                            compare(order, full_like(order, static_cast<double>(size)), Compare::kGe));
-    call.check(reduce_over(outside, Reducer::kOr, {0, 1, 2}, false), Code::kIndex, "torch.searchsorted(): sorter index out of range");
+    call.check(reduce_over(outside, Reducer::kOr, {0, 1, 2}, false), Code::kIndex,
+               "torch.searchsorted(): sorter index out of range");
     sequence = reshape(gather(reshape(sequence, {rows, size}), order, dims, {1, 1}), sequence.dims());
   }
   return {placed(call, sequence, 1, right)};
@@ -141,18 +144,15 @@ Results histc(const OpCall& call) {
   dims.inserted_window_dims = {0};
   dims.scatter_dims_to_operand_dims = {0};
   dims.index_vector_dim = 1;
-  Value totals = scatter(builder.constant(0.0, {DType::kF32, {bins}}), reshape(bin, {count, 1}),
-                         convert(inside, DType::kF32), dims,
-                         [](std::span<const Value> v) -> std::vector<Value> { return {add(v[0], v[1])}; });
+  Value totals =
+      scatter(builder.constant(0.0, {DType::kF32, {bins}}), reshape(bin, {count, 1}), convert(inside, DType::kF32),
+              dims, [](std::span<const Value> v) -> std::vector<Value> { return {add(v[0], v[1])}; });
   return {convert(totals, type.dtype)};
 }
 
 constexpr Row kRows[] = {
-    {"bucketize.Tensor", bucketize},
-    {"bucketize.Scalar", bucketize},
-    {"searchsorted.Tensor", searchsorted},
-    {"searchsorted.Scalar", searchsorted},
-    {"histc", histc, 0, 0, 0, true},
+    {"bucketize.Tensor", bucketize},       {"bucketize.Scalar", bucketize}, {"searchsorted.Tensor", searchsorted},
+    {"searchsorted.Scalar", searchsorted}, {"histc", histc, 0, 0, 0, true},
 };
 
 }  // namespace

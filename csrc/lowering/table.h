@@ -49,10 +49,12 @@ std::span<const Row> pooling_rows();
 std::span<const Row> indexing_rows();
 std::span<const Row> sorting_rows();
 std::span<const Row> shape_rows();
+std::span<const Row> padding_rows();
 std::span<const Row> creation_rows();
 std::span<const Row> random_rows();
 std::span<const Row> optimizer_rows();
 std::span<const Row> loss_rows();
 std::span<const Row> activation_rows();
+std::span<const Row> fft_rows();
 
 }  // namespace tpu::lowering

@@ -111,6 +111,13 @@ def compile_stats() -> dict[str, float]:
     """Counters since the process started or the last reset: compiles, compile_seconds, memory_hits, disk_hits,
     executions, flushes, programs (now in memory)."""
 
+def compile_events() -> list[dict[str, object]]:
+    """The last programs that were not in memory, oldest first: operators, location (file:line), reason, source
+    ("compiled" or "disk"), seconds."""
+
+def _donation_stats() -> dict[str, int]:
+    """donated: inputs whose memory an in-place call took over; donatable: those where the program allows it."""
+
 def reset_compile_stats() -> None: ...
 def clear_compile_cache(disk: bool) -> None:
     """Drops compiled programs kept in memory, and with `disk` those on disk too."""

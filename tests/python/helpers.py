@@ -83,11 +83,17 @@ def check(function: Callable[..., Any], *arguments: Any, strides: bool = False, 
     return got
 
 
-def run_python(source: str, *, expect: int | None = 0, timeout: float = 180, arguments: tuple[str, ...] = (),
-               **environment: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    source: str, *, expect: int | None = 0, timeout: float = 180, arguments: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs `source` in a new interpreter with `environment` added; asserts its exit status unless None."""
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(source), *arguments], capture_output=True, text=True,
-                          timeout=timeout, env=os.environ | environment)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=os.environ | environment,
+    )
     if expect is not None:
         assert done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
@@ -95,5 +101,10 @@ def run_python(source: str, *, expect: int | None = 0, timeout: float = 180, arg
 
 def start_python(source: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Like run_python, without waiting."""
-    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(source), *arguments], stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, env=os.environ | environment)
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(source), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )

@@ -51,7 +51,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] 
     "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), ((2, 2, 5, 4),) * 3),
     "attention_causal": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), ((2, 2, 5, 4),) * 3),
     "attention_mask": (
-        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), ((2, 2, 5, 4),) * 3 + ((5, 5),)),
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+        ((2, 2, 5, 4),) * 3 + ((5, 5),),
+    ),
     "embedding": (lambda w: F.embedding(torch.tensor([[0, 2, 2], [4, 1, 0]], device=w.device), w), ((5, 3),)),
     "index": (lambda x: x[torch.tensor([0, 2, 0], device=x.device)], ((4, 3),)),
     "gather": (lambda x: x.gather(1, torch.tensor([[0, 0], [2, 1]], device=x.device)), ((2, 3),)),
@@ -80,13 +82,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] 
     "roll_flip": (lambda x: x.roll(1, 0) * x.flip(1), ((3, 4),)),
     "index_put": (lambda x, v: x.clone().index_put((torch.tensor([0, 2], device=x.device),), v), ((4, 3), (2, 3))),
     "scatter_add": (
-        lambda x, s: x.scatter_add(0, torch.tensor([[0, 1, 0], [2, 2, 2]], device=x.device), s), ((3, 3), (2, 3))),
+        lambda x, s: x.scatter_add(0, torch.tensor([[0, 1, 0], [2, 2, 2]], device=x.device), s),
+        ((3, 3), (2, 3)),
+    ),
     "masked_fill": (lambda x: x.masked_fill(x > 0, 0.5) * x, ((3, 4),)),
     "prod": (lambda x: x.prod(1), ((3, 4),)),
     "smooth_l1": (lambda a, b: F.smooth_l1_loss(a, b, reduction="none"), ((3, 4), (3, 4))),
     "bce_logits": (lambda a: F.binary_cross_entropy_with_logits(a, torch.ones_like(a) * 0.3), ((3, 4),)),
     "cross_entropy": (
-        lambda x: F.cross_entropy(x, torch.tensor([1, 0, -100], device=x.device), label_smoothing=0.1), ((3, 4),)),
+        lambda x: F.cross_entropy(x, torch.tensor([1, 0, -100], device=x.device), label_smoothing=0.1),
+        ((3, 4),),
+    ),
 }
 
 

@@ -31,7 +31,7 @@ def run(directory: pathlib.Path, **environment: str) -> tuple[int, int]:
 
 
 def entries(directory: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(p for p in directory.rglob("*") if p.is_file() and p.suffix != ".tmp")
+    return sorted(directory.glob("*.exe"))
 
 
 def test_second_process_compiles_nothing(tmp_path: pathlib.Path) -> None:
@@ -57,9 +57,12 @@ def test_two_processes_fill_one_directory(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.5])
 def test_killed_while_writing(tmp_path: pathlib.Path, delay: float) -> None:
-    process = start_python("import torch; torch.ones(1, device='tpu').item(); print('ready', flush=True)\n"
-                           "for i in range(1, 200): torch.ones(i, device='tpu').cumsum(0).tanh()\n"
-                           "torch.tpu.synchronize()", TORCH_TPU_CACHE_DIR=str(tmp_path))
+    process = start_python(
+        "import torch; torch.ones(1, device='tpu').item(); print('ready', flush=True)\n"
+        "for i in range(1, 200): torch.ones(i, device='tpu').cumsum(0).tanh()\n"
+        "torch.tpu.synchronize()",
+        TORCH_TPU_CACHE_DIR=str(tmp_path),
+    )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     time.sleep(delay)
     process.send_signal(signal.SIGKILL)
@@ -99,8 +102,10 @@ def damage_directory(path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [damage_truncate, damage_empty, damage_flip, damage_garbage, damage_swap, damage_directory],
-    ids=lambda f: f.__name__.removeprefix("damage_"))
+    "damage",
+    [damage_truncate, damage_empty, damage_flip, damage_garbage, damage_swap, damage_directory],
+    ids=lambda f: f.__name__.removeprefix("damage_"),
+)
 def test_damaged_entry_is_compiled_again(tmp_path: pathlib.Path, damage) -> None:
     compiled, _ = run(tmp_path)
     victim = entries(tmp_path)[0]
@@ -129,12 +134,17 @@ def test_directory_that_cannot_be_made(tmp_path: pathlib.Path) -> None:
 
 
 def test_size_is_bounded(tmp_path: pathlib.Path) -> None:
-    run_python("""
+    run_python(
+        """
         import torch
         for i in range(1, 120):
             torch.ones(i, device="tpu").cumsum(0).tanh()
         torch.tpu.synchronize()
-        """, TORCH_TPU_CACHE_DIR=str(tmp_path), TORCH_TPU_CACHE_SIZE_MB="1", TORCH_TPU_EAGER_MODE="strict")
+        """,
+        TORCH_TPU_CACHE_DIR=str(tmp_path),
+        TORCH_TPU_CACHE_SIZE_MB="1",
+        TORCH_TPU_EAGER_MODE="strict",
+    )
     total = sum(p.stat().st_size for p in entries(tmp_path))
     # Eviction runs once per twentieth of the bound written, so a little more may stand there at the end.
     assert 0 < total <= 1.1 * 2**20
@@ -151,12 +161,15 @@ def test_other_flags_do_not_share_entries(tmp_path: pathlib.Path) -> None:
 def test_clear_cache(tmp_path: pathlib.Path) -> None:
     run(tmp_path)
     assert entries(tmp_path)
-    run_python("""
+    run_python(
+        """
         import torch, torch_tpu
         torch.ones(2, device="tpu").sum().item()
         torch_tpu.clear_cache(disk=True)
         assert torch.ones(3, device="tpu").sum().item() == 3
-        """, TORCH_TPU_CACHE_DIR=str(tmp_path))
+        """,
+        TORCH_TPU_CACHE_DIR=str(tmp_path),
+    )
     assert len(entries(tmp_path)) <= 2
 
 

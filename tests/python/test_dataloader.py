@@ -83,7 +83,8 @@ def test_default_device_and_generators() -> None:
 
 def test_forked_child_is_told() -> None:
     """A client does not survive a fork: the child gets an error instead of a hang, and may use the CPU."""
-    run_python("""
+    run_python(
+        """
         import os, sys, torch
         x = torch.ones(3, device="tpu")
         assert x.sum().item() == 3
@@ -101,18 +102,23 @@ def test_forked_child_is_told() -> None:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert (x + 1).sum().item() == 6
-        """, timeout=120)
+        """,
+        timeout=120,
+    )
 
 
 def test_fork_before_first_use_is_fine() -> None:
-    run_python("""
+    run_python(
+        """
         import os, torch
         pid = os.fork()
         value = torch.ones(3, device="tpu").sum().item()
         if pid == 0:
             os._exit(0 if value == 3 else 1)
         assert value == 3 and os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        """, timeout=120)
+        """,
+        timeout=120,
+    )
 
 
 def test_share_memory_of_host_copies() -> None:

@@ -13,8 +13,14 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 
 def run(*arguments: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=EXAMPLES.parent, capture_output=True, text=True,
-                          timeout=timeout, env=os.environ | {"TORCH_TPU_HOST_FALLBACK": "error"})
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=EXAMPLES.parent,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=os.environ | {"TORCH_TPU_HOST_FALLBACK": "error"},
+    )
 
 
 @pytest.mark.slow

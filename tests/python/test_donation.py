@@ -95,8 +95,10 @@ def test_pending_reader_sees_the_old_value() -> None:
     x[5:] = 7
     newer = x * 1
     x.zero_()
-    assert_matches([old, view_sum, newer[4:6], x[:2]],
-                   [torch.ones(1 << 12), torch.tensor(10.0), torch.tensor([1.0, 7.0]), torch.zeros(2)])
+    assert_matches(
+        [old, view_sum, newer[4:6], x[:2]],
+        [torch.ones(1 << 12), torch.tensor(10.0), torch.tensor([1.0, 7.0]), torch.zeros(2)],
+    )
 
 
 def test_exported_buffer_is_never_donated() -> None:

@@ -14,8 +14,17 @@ pytestmark = pytest.mark.usefixtures("each_mode")
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 COMPLEX = (torch.complex64, torch.complex128)
-MOVED = (torch.bool, *INTEGERS, *FLOATS, *COMPLEX, torch.uint16, torch.uint32, torch.uint64,
-         torch.float8_e4m3fn, torch.float8_e5m2)
+MOVED = (
+    torch.bool,
+    *INTEGERS,
+    *FLOATS,
+    *COMPLEX,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+)
 
 
 def raw_bytes(x: Tensor) -> list[int]:
@@ -33,7 +42,8 @@ def test_moving_keeps_every_bit(dtype: torch.dtype) -> None:
     assert raw_bytes(moved.clone().cpu()) == raw_bytes(x)
     assert raw_bytes(moved[1:].contiguous().cpu()) == raw_bytes(x[1:])
     assert raw_bytes(moved.t().contiguous().cpu() if x.dim() == 2 else moved.cpu()) == raw_bytes(
-        x.t().contiguous() if x.dim() == 2 else x)
+        x.t().contiguous() if x.dim() == 2 else x
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
@@ -51,10 +61,40 @@ def test_moves_keep_denormals_nan_payloads_and_signed_zero(dtype: torch.dtype) -
 def test_arithmetic(dtype: torch.dtype) -> None:
     a = torch.tensor([[1, 2, 3], [7, 5, 100]]).to(dtype)
     b = torch.tensor([[3, 2, 1], [2, 9, 27]]).to(dtype)
-    check(lambda a, b: [a + b, a - b, a * b, a / b, a // b, a % b, a == b, a < b, a.sum(), a.sum(0), a.max(), a.min(1),
-                        torch.maximum(a, b), a.clamp(2, 50), a.abs(), a + 1, a * 2, a + 0.5, 2 - a, a.float(),
-                        a.prod(), a.argmax(), a.cumsum(1), a.t().contiguous(), torch.where(a > b, a, b),
-                        a.sort().values, torch.cat((a, b)), a.pow(2)], a, b)
+    check(
+        lambda a, b: [
+            a + b,
+            a - b,
+            a * b,
+            a / b,
+            a // b,
+            a % b,
+            a == b,
+            a < b,
+            a.sum(),
+            a.sum(0),
+            a.max(),
+            a.min(1),
+            torch.maximum(a, b),
+            a.clamp(2, 50),
+            a.abs(),
+            a + 1,
+            a * 2,
+            a + 0.5,
+            2 - a,
+            a.float(),
+            a.prod(),
+            a.argmax(),
+            a.cumsum(1),
+            a.t().contiguous(),
+            torch.where(a > b, a, b),
+            a.sort().values,
+            torch.cat((a, b)),
+            a.pow(2),
+        ],
+        a,
+        b,
+    )
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
@@ -90,8 +130,20 @@ def test_float32_matmul_is_float32() -> None:
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
 def test_half_types_round_once(dtype: torch.dtype) -> None:
     x = torch.randn(32, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
-    check(lambda x: [x.softmax(-1), x.sum(-1), x.mean(), x @ x.t(), torch.nn.functional.gelu(x), x.exp(), x * 3 + 1,
-                     torch.layer_norm(x, (64,)), x.norm()], x)
+    check(
+        lambda x: [
+            x.softmax(-1),
+            x.sum(-1),
+            x.mean(),
+            x @ x.t(),
+            torch.nn.functional.gelu(x),
+            x.exp(),
+            x * 3 + 1,
+            torch.layer_norm(x, (64,)),
+            x.norm(),
+        ],
+        x,
+    )
     ones = torch.ones(4096, dtype=dtype, device=DEVICE)
     assert ones.sum().item() == 4096  # accumulated wider than the type
 
@@ -100,21 +152,60 @@ def test_half_types_round_once(dtype: torch.dtype) -> None:
 def test_complex(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     z, w = (torch.randn(3, 3, dtype=dtype, generator=generator) for _ in range(2))
-    check(lambda z, w: [z + w, z * w, z / w, z.abs(), z.angle(), z.conj() * w, z @ w, z.sum(), z.real + z.imag,
-                        torch.view_as_real(z), z.exp(), z == w, z * (1 + 2j)], z, w)
+    check(
+        lambda z, w: [
+            z + w,
+            z * w,
+            z / w,
+            z.abs(),
+            z.angle(),
+            z.conj() * w,
+            z @ w,
+            z.sum(),
+            z.real + z.imag,
+            torch.view_as_real(z),
+            z.exp(),
+            z == w,
+            z * (1 + 2j),
+        ],
+        z,
+        w,
+    )
 
 
 def test_bool() -> None:
     a, b = torch.tensor([True, False, True, False]), torch.tensor([True, True, False, False])
-    check(lambda a, b: [a & b, a | b, a ^ b, ~a, a + b, a * b, a.sum(), a.any(), a.all(), a.int(), a.float(), a == b,
-                        a.cumsum(0), a + 1, a * 0.5, a.view(torch.uint8), a.nonzero()], a, b)
+    check(
+        lambda a, b: [
+            a & b,
+            a | b,
+            a ^ b,
+            ~a,
+            a + b,
+            a * b,
+            a.sum(),
+            a.any(),
+            a.all(),
+            a.int(),
+            a.float(),
+            a == b,
+            a.cumsum(0),
+            a + 1,
+            a * 0.5,
+            a.view(torch.uint8),
+            a.nonzero(),
+        ],
+        a,
+        b,
+    )
     # A byte that is neither 0 nor 1 must not become a third truth value.
     x = torch.tensor([0, 2, 1, 255], dtype=torch.uint8)
     check(lambda x: x.to(torch.bool), x)
 
 
-@pytest.mark.parametrize("left", [torch.bool, torch.uint8, torch.int32, torch.float16, torch.float32, torch.complex64],
-                         ids=str)
+@pytest.mark.parametrize(
+    "left", [torch.bool, torch.uint8, torch.int32, torch.float16, torch.float32, torch.complex64], ids=str
+)
 @pytest.mark.parametrize("right", [torch.bool, torch.int8, torch.int64, torch.bfloat16, torch.float64], ids=str)
 def test_promotion(left: torch.dtype, right: torch.dtype) -> None:
     a, b = torch.tensor([0, 1, 1]).to(left), torch.tensor([1, 1, 0]).to(right)
@@ -124,9 +215,14 @@ def test_promotion(left: torch.dtype, right: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float16, torch.float32, torch.float64, torch.complex64], ids=str)
 def test_factories(dtype: torch.dtype) -> None:
     def make(device: str) -> list[Tensor]:
-        return [torch.zeros(2, 3, dtype=dtype, device=device), torch.ones(3, dtype=dtype, device=device),
-                torch.full((2,), 3, dtype=dtype, device=device), torch.eye(3, 4, dtype=dtype, device=device),
-                torch.tensor([[1, 2]], dtype=dtype, device=device), torch.empty(2, 0, dtype=dtype, device=device)]
+        return [
+            torch.zeros(2, 3, dtype=dtype, device=device),
+            torch.ones(3, dtype=dtype, device=device),
+            torch.full((2,), 3, dtype=dtype, device=device),
+            torch.eye(3, 4, dtype=dtype, device=device),
+            torch.tensor([[1, 2]], dtype=dtype, device=device),
+            torch.empty(2, 0, dtype=dtype, device=device),
+        ]
 
     assert_matches(make(DEVICE), make("cpu"))
     if not dtype.is_complex:
@@ -151,5 +247,5 @@ def test_float8_converts(dtype: torch.dtype) -> None:
 
 
 def test_unsupported_dtype_is_refused_by_name() -> None:
-    with pytest.raises((RuntimeError, TypeError, NotImplementedError), match="(?i)quint8|quantized"):
+    with pytest.raises((RuntimeError, TypeError, NotImplementedError), match=r"(?i)quint8|quantized"):
         torch.empty(2, dtype=torch.quint8, device=DEVICE)

@@ -65,9 +65,9 @@ def test_wrong_arguments_raise_what_the_cpu_raises(name: str) -> None:
 
 
 def test_tensors_of_two_devices() -> None:
-    with pytest.raises(RuntimeError, match="same device|different devices|expected.*device"):
+    with pytest.raises(RuntimeError, match=r"same device|different devices|expected.*device"):
         torch.ones(2, device=DEVICE) + torch.ones(2)
-    with pytest.raises(RuntimeError, match="same device|different devices|expected.*device"):
+    with pytest.raises(RuntimeError, match=r"same device|different devices|expected.*device"):
         torch.ones(2, 2, device=DEVICE) @ torch.ones(2, 2)
     # A 0-d host tensor is a number.
     assert (torch.ones(2, device=DEVICE) + torch.tensor(1.0)).tolist() == [2, 2]
@@ -122,8 +122,14 @@ def integer_remainder_by_zero(d: str) -> Tensor:
 
 
 BAD_VALUES = (
-    embedding_beyond_the_table, index_beyond_the_end, index_put_beyond_the_end, gather_beyond_the_end,
-    index_select_beyond_the_end, scatter_beyond_the_end, target_beyond_the_classes, integer_division_by_zero,
+    embedding_beyond_the_table,
+    index_beyond_the_end,
+    index_put_beyond_the_end,
+    gather_beyond_the_end,
+    index_select_beyond_the_end,
+    scatter_beyond_the_end,
+    target_beyond_the_classes,
+    integer_division_by_zero,
     integer_remainder_by_zero,
 )
 
@@ -172,7 +178,7 @@ def test_backward_error_names_the_forward_line() -> None:
     x = torch.ones(4, device=DEVICE, requires_grad=True)
     zero = (torch.arange(4, device=DEVICE).float() * 0).long()
     index = zero + 9
-    with pytest.raises((IndexError, RuntimeError), match="index|range|bound"):
+    with pytest.raises((IndexError, RuntimeError), match=r"index|range|bound"):
         y = x.gather(0, index)
         y.sum().backward()
         torch.tpu.synchronize()
@@ -200,7 +206,7 @@ def test_overwriting_heals_a_failed_tensor() -> None:
 
 def test_out_of_memory_is_pytorchs_exception() -> None:
     kept = torch.ones(4, device=DEVICE)
-    with pytest.raises((torch.OutOfMemoryError, RuntimeError), match="(?i)memory|alloc|size"):
+    with pytest.raises((torch.OutOfMemoryError, RuntimeError), match=r"(?i)memory|alloc|size"):
         x = torch.ones(1 << 46, device=DEVICE)
         x.sum().item()
     assert kept.sum().item() == 4
@@ -232,15 +238,20 @@ def test_unknown_mode_and_setting() -> None:
 @pytest.mark.parametrize("plugin", ["/nonexistent/plugin.so", "__file__"])
 def test_broken_plugin_is_a_python_error(plugin: str) -> None:
     """A path that is missing or not a plugin: no abort, no hang, and a message that says what to install."""
-    done = run_python("import torch; torch.ones(1, device='tpu')", expect=None, timeout=90,
-                      TORCH_TPU_PJRT_PLUGIN=__file__ if plugin == "__file__" else plugin)
+    done = run_python(
+        "import torch; torch.ones(1, device='tpu')",
+        expect=None,
+        timeout=90,
+        TORCH_TPU_PJRT_PLUGIN=__file__ if plugin == "__file__" else plugin,
+    )
     assert done.returncode == 1, done.stderr
     assert "RuntimeError" in done.stderr and ("install" in done.stderr or "TORCH_TPU_PJRT_PLUGIN" in done.stderr)
 
 
 def test_bad_xla_flags_are_a_python_error() -> None:
     """XLA ends the process over an unknown flag; we find out in a child first."""
-    done = run_python("import torch; torch.ones(1, device='tpu')", expect=None, timeout=90,
-                      XLA_FLAGS="--xla_no_such_flag=true")
+    done = run_python(
+        "import torch; torch.ones(1, device='tpu')", expect=None, timeout=90, XLA_FLAGS="--xla_no_such_flag=true"
+    )
     assert done.returncode == 1, f"{done.returncode} {done.stderr}"
     assert "XLA_FLAGS" in done.stderr or "xla_no_such_flag" in done.stderr

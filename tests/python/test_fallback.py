@@ -11,7 +11,8 @@ UNSUPPORTED = "torch.linalg.eig(torch.tensor([[2.0, 0.0], [0.0, 3.0]], device='t
 
 
 def test_warns_once_and_counts() -> None:
-    done = run_python(f"""
+    done = run_python(
+        f"""
         import warnings, torch, torch_tpu
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -24,21 +25,27 @@ def test_warns_once_and_counts() -> None:
         assert [v for k, v in counts.items() if "linalg_eig" in k] == [3], counts
         torch_tpu.reset_host_fallbacks()
         assert torch_tpu.host_fallbacks() == {{}}
-        """, TORCH_TPU_HOST_FALLBACK="warn")
+        """,
+        TORCH_TPU_HOST_FALLBACK="warn",
+    )
     assert done.stderr.count("linalg_eig") <= 1
 
 
 def test_silent() -> None:
-    done = run_python(f"""
+    done = run_python(
+        f"""
         import torch, torch_tpu
         {UNSUPPORTED}
         assert torch_tpu.host_fallbacks()
-        """, TORCH_TPU_HOST_FALLBACK="silent")
+        """,
+        TORCH_TPU_HOST_FALLBACK="silent",
+    )
     assert "linalg_eig" not in done.stderr
 
 
 def test_refused() -> None:
-    run_python(f"""
+    run_python(
+        f"""
         import torch, torch_tpu
         try:
             {UNSUPPORTED}
@@ -47,12 +54,15 @@ def test_refused() -> None:
         else:
             raise SystemExit("ran on the host")
         assert torch_tpu.host_fallbacks() == {{}}
-        """, TORCH_TPU_HOST_FALLBACK="error")
+        """,
+        TORCH_TPU_HOST_FALLBACK="error",
+    )
 
 
 def test_fallback_keeps_pending_writes_and_aliases() -> None:
     """The host sees what was recorded before, and in-place fallbacks reach every alias."""
-    run_python("""
+    run_python(
+        """
         import torch
         torch.tpu.set_eager_mode("fused")
         base = torch.zeros(2, 2, device="tpu")
@@ -64,7 +74,9 @@ def test_fallback_keeps_pending_writes_and_aliases() -> None:
         alias = out[1:]
         torch.linalg.eig(base, out=(out, vectors))
         assert alias.real.tolist() == out[1:].real.tolist() and abs(alias.real.item()) >= 2
-        """, TORCH_TPU_HOST_FALLBACK="silent")
+        """,
+        TORCH_TPU_HOST_FALLBACK="silent",
+    )
 
 
 def test_unknown_setting_is_refused() -> None:

@@ -194,8 +194,18 @@ def test_assignment(name: str) -> None:
 def test_index_reads() -> None:
     def run(x: Tensor) -> list[Tensor]:
         i, j = torch.tensor([0, -1, 1], device=x.device), torch.tensor([[1], [0]], device=x.device)
-        return [x[i], x[:, i], x[i, i], x[j, i], x[x > 0], x[None, i, ..., 1], x[i][:, [0, 2]], x[i, 1:3],
-                x[torch.tensor([True, False, True, True], device=x.device)], x[i.cpu()]]
+        return [
+            x[i],
+            x[:, i],
+            x[i, i],
+            x[j, i],
+            x[x > 0],
+            x[None, i, ..., 1],
+            x[i][:, [0, 2]],
+            x[i, 1:3],
+            x[torch.tensor([True, False, True, True], device=x.device)],
+            x[i.cpu()],
+        ]
 
     check(run, grid(4, 5))
 

@@ -43,15 +43,31 @@ def mlp() -> nn.Module:
 
 
 def cnn() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-                         nn.Conv2d(8, 8, 3, groups=4), nn.GroupNorm(2, 8), nn.SiLU(), nn.AdaptiveAvgPool2d(2),
-                         nn.Flatten(), nn.Linear(32, 4))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, groups=4),
+        nn.GroupNorm(2, 8),
+        nn.SiLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32, 4),
+    )
 
 
 def autoencoder() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.LeakyReLU(), nn.ConvTranspose2d(8, 3, 2, stride=2),
-                         nn.InstanceNorm2d(3, affine=True), nn.Upsample(scale_factor=2), nn.Conv2d(3, 4, 1),
-                         nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1),
+        nn.LeakyReLU(),
+        nn.ConvTranspose2d(8, 3, 2, stride=2),
+        nn.InstanceNorm2d(3, affine=True),
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(3, 4, 1),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+    )
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], tuple[int, ...]]] = {
@@ -221,10 +237,16 @@ def test_dropout_and_random_init_repeat_with_the_seed() -> None:
     def draw() -> list[Tensor]:
         torch.manual_seed(11)
         x = torch.ones(100, device=DEVICE)
-        return [F.dropout(x, 0.3), torch.rand(5, device=DEVICE), torch.randn(5, device=DEVICE),
-                torch.randint(9, (5,), device=DEVICE), torch.randperm(7, device=DEVICE),
-                nn.init.kaiming_uniform_(torch.empty(3, 3, device=DEVICE)),
-                torch.multinomial(torch.ones(5, device=DEVICE), 3), torch.bernoulli(x / 2)]
+        return [
+            F.dropout(x, 0.3),
+            torch.rand(5, device=DEVICE),
+            torch.randn(5, device=DEVICE),
+            torch.randint(9, (5,), device=DEVICE),
+            torch.randperm(7, device=DEVICE),
+            nn.init.kaiming_uniform_(torch.empty(3, 3, device=DEVICE)),
+            torch.multinomial(torch.ones(5, device=DEVICE), 3),
+            torch.bernoulli(x / 2),
+        ]
 
     first, second = draw(), draw()
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

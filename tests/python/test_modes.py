@@ -221,11 +221,14 @@ def test_waiting_releases_the_gil() -> None:
 def test_environment_chooses_the_mode() -> None:
     for mode in MODES:
         run_python(f"import torch; assert torch.tpu.get_eager_mode() == {mode!r}", TORCH_TPU_EAGER_MODE=mode)
-    run_python("""
+    run_python(
+        """
         import os, torch
         os.environ.pop("TORCH_TPU_EAGER_MODE", None)
         assert torch.tpu.get_eager_mode() == "strict"
-        """, TORCH_TPU_EAGER_MODE="")
+        """,
+        TORCH_TPU_EAGER_MODE="",
+    )
 
 
 def test_debug_mode_raises_in_the_call() -> None:

@@ -24,8 +24,19 @@ def through_file(value: Any, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8, torch.complex64,
-              torch.float8_e4m3fn], ids=str)
+    "dtype",
+    [
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+        torch.int64,
+        torch.bool,
+        torch.uint8,
+        torch.complex64,
+        torch.float8_e4m3fn,
+    ],
+    ids=str,
+)
 def test_round_trip(dtype: torch.dtype) -> None:
     x = torch.tensor([[0, 1, 2], [3, 4, 5]]).to(dtype)
     device = x.to(DEVICE)
@@ -88,11 +99,15 @@ def test_state_dicts_with_optimizer_resume_exactly() -> None:
 def test_file_from_the_device_loads_without_the_backend(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.pt"
     torch.save({"w": torch.arange(3.0, device=DEVICE)}, path)
-    run_python("""
+    run_python(
+        """
         import sys, torch
         assert "torch_tpu" not in sys.modules
         assert torch.load(sys.argv[1], map_location="cpu", weights_only=True)["w"].tolist() == [0, 1, 2]
-        """, arguments=(str(path),), TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+        """,
+        arguments=(str(path),),
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
 
 
 def test_mmap_load(tmp_path: pathlib.Path) -> None:

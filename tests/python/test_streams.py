@@ -120,11 +120,14 @@ def test_memory_statistics_follow_tensors() -> None:
     assert torch.tpu.max_memory_allocated() <= before + (1 << 20)
 
 
-@pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise KeyError('x')", "del x", "threading.Thread(target=f).start()"])
+@pytest.mark.parametrize(
+    "ending", ["", "sys.exit(3)", "raise KeyError('x')", "del x", "threading.Thread(target=f).start()"]
+)
 def test_exit_with_work_in_flight(ending: str, each_mode: str) -> None:  # noqa: F811
     """The interpreter ends with its own status, in time, whatever the device is still doing."""
     expect = {"sys.exit(3)": 3, "raise KeyError('x')": 1}.get(ending, 0)
-    run_python(f"""
+    run_python(
+        f"""
         import sys, threading, torch
         torch.tpu.set_eager_mode({each_mode!r})
         x = torch.ones(600, 600, device="tpu")
@@ -138,18 +141,25 @@ def test_exit_with_work_in_flight(ending: str, each_mode: str) -> None:  # noqa:
         y = x.requires_grad_()
         (y * 2).sum().backward()
         {ending}
-        """, expect=expect, timeout=120)
+        """,
+        expect=expect,
+        timeout=120,
+    )
 
 
 def test_exit_while_compiling() -> None:
-    run_python("""
+    run_python(
+        """
         import torch
         torch.tpu.set_eager_mode("fused")
         x = torch.ones(32, 32, device="tpu")
         for i in range(200):
             x = torch.tanh(x @ x) + i
         torch.tpu.set_eager_mode("strict")
-        """, timeout=120, TORCH_TPU_CACHE="0")
+        """,
+        timeout=120,
+        TORCH_TPU_CACHE="0",
+    )
 
 
 def test_tensors_that_outlive_everything() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 
@@ -59,7 +60,9 @@ VIEWS: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]] = {
     "newaxis_and_ellipsis": (lambda: numbers(2, 3, 4), lambda x: x[..., None, 1:3]),
     "channels_last": (lambda: numbers(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), lambda x: x[:, 1:]),
     "channels_last_3d": (
-        lambda: numbers(2, 3, 2, 2, 2).contiguous(memory_format=torch.channels_last_3d), lambda x: x[1]),
+        lambda: numbers(2, 3, 2, 2, 2).contiguous(memory_format=torch.channels_last_3d),
+        lambda x: x[1],
+    ),
     "zero_dim": (lambda: numbers(1)[0], lambda x: x.view(1)),
     "zero_size": (lambda: numbers(0, 3), lambda x: x.view(3, 0)),
     "real": (lambda: torch.complex(numbers(2, 3), -numbers(2, 3)), lambda x: x.real),
@@ -83,7 +86,11 @@ def test_view_reads_as_on_cpu(name: str) -> None:
     want, got = view(base), view(base.to(DEVICE))
     assert got.device.type == DEVICE
     assert (got.shape, got.stride(), got.storage_offset(), got.dtype) == (
-        want.shape, want.stride(), want.storage_offset(), want.dtype)
+        want.shape,
+        want.stride(),
+        want.storage_offset(),
+        want.dtype,
+    )
     assert (got.is_conj(), got.is_neg(), got.is_contiguous()) == (want.is_conj(), want.is_neg(), want.is_contiguous())
     torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0, equal_nan=True)
 
@@ -127,7 +134,7 @@ def test_view_of_view_as_operand(name: str) -> None:
     make, view = VIEWS[name]
     if view(make()).numel() == 0:
         pytest.skip("nothing to combine")
-    check(lambda x: (view(x) + view(x)[..., :1] if view(x).dim() else view(x) + view(x)), make())
+    check(lambda x: view(x) + view(x)[..., :1] if view(x).dim() else view(x) + view(x), make())
 
 
 def test_expand_reads_and_refuses_writes() -> None:
@@ -136,7 +143,7 @@ def test_expand_reads_and_refuses_writes() -> None:
         wide = x.expand(2, 3, 4)
         assert wide.stride() == (0, 1, 0)
         assert wide.sum().item() == 48
-        with pytest.raises(RuntimeError, match="single memory location|more than one element"):
+        with pytest.raises(RuntimeError, match=r"single memory location|more than one element"):
             wide.add_(1)
         x += 1
         assert wide[1, 2, 3].item() == 4
@@ -150,7 +157,7 @@ def test_broadcast_operands() -> None:
 def test_overlapping_operands_are_refused() -> None:
     for device in ("cpu", DEVICE):
         x = numbers(8).to(device)
-        with pytest.raises(RuntimeError, match="single memory location|overlap"):
+        with pytest.raises(RuntimeError, match=r"single memory location|overlap"):
             x[1:].add_(x[:-1])
 
 
@@ -265,7 +272,7 @@ def test_data_ptr_is_unique_and_stable() -> None:
     assert x[1].data_ptr() == x.data_ptr() + 16
     assert x.view(16).untyped_storage().data_ptr() == x.data_ptr()
     sizes = [(t.data_ptr(), t.data_ptr() + t.numel() * 4) for t in sorted(tensors, key=Tensor.data_ptr)]
-    assert all(end <= begin for (_, end), (begin, _) in zip(sizes, sizes[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(sizes))
 
 
 def test_zero_sizes() -> None:
@@ -326,7 +333,7 @@ def random_view(rng: random.Random, x: Tensor) -> Callable[[Tensor], Tensor]:
             choices.append(lambda t: t.unflatten(dim, (2, size // 2)))
         if x.is_contiguous() and x.numel() > 0:
             choices.append(lambda t: t.view(-1))
-    if 0 < x.numel() and x.dim() <= 3:
+    if x.numel() > 0 and x.dim() <= 3:
         available = x.untyped_storage().nbytes() // x.element_size()
         rows = rng.randint(1, 3)
         stride = rng.randint(3, 6)

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Writes docs/operators.md from the built engine: what runs natively, and what PyTorch's CPU has that we do not.
+
+    python tools/operators_page.py            # rewrite the page
+    python tools/operators_page.py --check    # exit with 1 if it is out of date
+
+Family and file of a row come from the sources; everything else comes from the dispatcher and the engine's own table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import pathlib
+import re
+import sys
+
+import torch
+import torch_tpu
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "operators.md"
+ROW = re.compile(r'\{(?:\.name = )?"([A-Za-z_0-9]+(?:\.[A-Za-z_0-9]+)?)",')
+KEY = "PrivateUse1"
+
+
+def families() -> dict[str, str]:
+    """Row name -> family, from the sources."""
+    found: dict[str, str] = {}
+    names = [p.stem for p in (ROOT / "csrc" / "lowering").glob("*.cpp")]
+    for path in sorted((ROOT / "csrc" / "lowering").glob("*.cpp")):
+        # normalization_layer.cpp belongs to normalization.cpp.
+        owner = min((n for n in names if path.stem == n or path.stem.startswith(n + "_")), key=len)
+        for name in ROW.findall(path.read_text()):
+            found[name] = owner
+    return found
+
+
+def kernel(name: str, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+
+
+def has_cpu(name: str) -> bool:
+    """Whether PyTorch itself computes `name` on the CPU with a kernel of its own."""
+    return kernel(name, "CPU")
+
+
+def composite(name: str) -> bool:
+    return any(
+        kernel(name, k)
+        for k in ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+    )
+
+
+def full(overload: str) -> str:
+    return "aten::" + overload
+
+
+def base_name(overload: str) -> str:
+    return overload.split(".")[0]
+
+
+def page() -> str:
+    rows = set(torch_tpu.operators())
+    family_of = families()
+    lost = sorted(rows - family_of.keys())
+    if lost:
+        raise SystemExit(f"rows whose source was not found: {', '.join(lost)}")
+    overloads = sorted(
+        n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")
+    )
+    native = [o for o in overloads if kernel(full(o), KEY)]
+    derived = [o for o in native if o not in rows]
+    host = [o for o in overloads if not kernel(full(o), KEY) and not composite(full(o)) and has_cpu(full(o))]
+
+    by_family: dict[str, dict[str, set[str]]] = collections.defaultdict(lambda: collections.defaultdict(set))
+    for row in sorted(rows):
+        by_family[family_of[row]][base_name(row)].add(row.partition(".")[2] or "default")
+    lines = [
+        "# Operators",
+        "",
+        "Written by `tools/operators_page.py`; do not edit.",
+        "",
+        "A *row* is a lowering to StableHLO. In-place and out= forms of a row are derived from the schema, and",
+        "PyTorch's composite operators come for free: they are made of others. What has neither a row nor a",
+        "composite form runs on the host, with a warning, or is refused under `TORCH_TPU_HOST_FALLBACK=error`.",
+        "",
+        "| | overloads |",
+        "|---|---|",
+        f"| rows | {len(rows)} |",
+        f"| registered for the device: rows, forms derived from them, views and copies | {len(native)} |",
+        f"| of these not in the table themselves | {len(derived)} |",
+        f"| with a CPU kernel, and on the host here | {len(host)} |",
+        "",
+        "## Native, by family",
+    ]
+    for family in sorted(by_family):
+        operators = by_family[family]
+        lines += ["", f"### {family.replace('_', ' ').capitalize()} (`csrc/lowering/{family}*.cpp`)", ""]
+        entries = []
+        for name, variants in sorted(operators.items()):
+            forms = "" if variants == {"default"} else f" ({', '.join(sorted(variants))})"
+            entries.append(f"`{name}`{forms}")
+        lines += [", ".join(entries) + "."]
+    lines += ["", "## On the host", "", ", ".join(f"`{name}`" for name in sorted({base_name(o) for o in host})) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    text = page()
+    if args.check:
+        if PAGE.exists() and PAGE.read_text() == text:
+            return 0
+        print(f"{PAGE.relative_to(ROOT)} is out of date: run tools/operators_page.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
