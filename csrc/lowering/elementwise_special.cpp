@@ -147,6 +147,24 @@ Value spherical_bessel_j0(Value x) {
   return hlo::select(eq(x, 0), full_like(x, 1), hlo::select(is_inf(x), full_like(x, 0), quotient));
 }
 
+// ---- the Airy function
+
+/// Ai(x): decaying for positive x, oscillating for negative x; NaN at infinity, as in PyTorch.
+Value airy_ai(Value x) {
+  const double right_start = std::pow(2.0, 2.5) / 3, left_start = 18;  // of z, at x = 2 and x = -9
+  Value length = hlo::abs(x), root = hlo::sqrt(length);
+  Value z = mul(hlo::multiply(length, root), 2.0 / 3), quarter = hlo::rsqrt(root);
+  Value right = chebyshev(add(rdiv(z, 2 * right_start), -1), kAiryRight);
+  right = hlo::multiply(hlo::multiply(right, quarter), hlo::exponential(hlo::negate(z)));
+  Value middle = chebyshev(add(mul(add(x, 9), 2.0 / 11), -1), kAiryMiddle);
+  Value t = add(rdiv(square(z), 2 * left_start * left_start), -1), phase = add(z, kPi / 4);
+  Value wave = hlo::subtract(hlo::multiply(chebyshev(t, kAiryP), hlo::sine(phase)),
+                             hlo::multiply(hlo::divide(chebyshev(t, kAiryQ), z), hlo::cosine(phase)));
+  Value left = mul(hlo::multiply(wave, quarter), std::numbers::inv_sqrtpi);
+  Value result = hlo::select(gt(x, 2), right, hlo::select(lt(x, -9), left, middle));
+  return hlo::select(is_inf(x), full_like(x, kNaN), result);
+}
+
 // ---- relatives of the error function
 
 /// exp(x^2) erfc(x)
@@ -262,6 +280,7 @@ constexpr Row kRows[] = {
     {"special_bessel_y0", unary<bessel_y0>},
     {"special_bessel_y1", unary<bessel_y1>},
     {"special_spherical_bessel_j0", unary<spherical_bessel_j0>},
+    {"special_airy_ai", unary<airy_ai>},
     {"special_erfcx", unary<scaled_erfc>},
     {"special_log_ndtr", unary<log_normal_cdf>},
     {"special_ndtri", unary<inverse_normal_cdf>},
