@@ -24,7 +24,7 @@ class Task {
 
 class TaskQueue {
  public:
-  explicit TaskQueue(size_t capacity = 2048);
+  explicit TaskQueue(size_t capacity = 16384);
 
   /// Takes ownership; `task->finish()` is called after it has run.
   void push(Task* task);
