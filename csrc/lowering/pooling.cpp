@@ -368,8 +368,8 @@ std::vector<Value> max_pool_backward(const OpCall& call) {
   const Value y = convert(grad, compute_type(type.dtype));
   int64_t taps = 1;
   for (const AxisWindow& w : windows) taps *= w.taps;
-  const Value x = taps <= kTapLimit ? spread_by_taps(y, index, windows)
-                                    : scatter_planes(y, index, type.dims, spatial, true);
+  const Value x =
+      taps <= kTapLimit ? spread_by_taps(y, index, windows) : scatter_planes(y, index, type.dims, spatial, true);
   return {convert(x, type.dtype)};
 }
 

@@ -117,7 +117,8 @@ std::vector<Value> adaptive_avg_pool_backward(const OpCall& call) {
 Located best_along(const Located& x, int64_t axis) {
   Builder& builder = x.value.builder();
   const Value inputs[] = {x.value, x.index};
-  const Value init[] = {neutral(builder, Reducer::kMaximum, x.value.dtype()), scalar(builder, int64_t{-1}, DType::kS32)};
+  const Value init[] = {neutral(builder, Reducer::kMaximum, x.value.dtype()),
+                        scalar(builder, int64_t{-1}, DType::kS32)};
   const auto result = reduce(inputs, init, {axis}, [](std::span<const Value> v) {
     const Located taken = better({v[0], v[1]}, {v[2], v[3]});
     return std::vector<Value>{taken.value, taken.index};
@@ -180,7 +181,8 @@ Value random_starts(Value sample, int64_t size, int64_t out, int64_t taps) {
   const auto spread = [&](Value x) { return broadcast_in_dim(x, sizes, {0}); };
   const Value upper = convert(multiply(add(number, spread(sample)), spread(alpha)), DType::kS32);
   const Value lower = convert(multiply(sample, alpha), DType::kS32);
-  const Value is_last = compare(stablehlo::iota(builder, {DType::kS32, sizes}, 1), full_like(last, static_cast<double>(out - 1)), Compare::kEq);
+  const Value is_last = compare(stablehlo::iota(builder, {DType::kS32, sizes}, 1),
+                                full_like(last, static_cast<double>(out - 1)), Compare::kEq);
   return select(is_last, last, subtract(upper, spread(lower)));
 }
 
@@ -189,8 +191,7 @@ Value cut_windows(Value x, Value starts, int64_t taps) {
   Builder& builder = x.builder();
   const int64_t planes = x.dim(0), a = x.dim(1), b = x.dim(3), out = starts.dim(1);
   const Dims table{planes, out, taps};
-  const Value entry =
-      add(broadcast_in_dim(starts, table, {0, 1}), stablehlo::iota(builder, {DType::kS32, table}, 2));
+  const Value entry = add(broadcast_in_dim(starts, table, {0, 1}), stablehlo::iota(builder, {DType::kS32, table}, 2));
   const Dims column{planes, out * taps, 1};
   const Value parts[] = {stablehlo::iota(builder, {DType::kS32, column}, 0), reshape(entry, column)};
   GatherDims dims;
