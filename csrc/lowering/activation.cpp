@@ -99,7 +99,7 @@ Value hardswish(Value x) { return div(hlo::multiply(x, shifted_relu6(x)), 6); }
 
 Value hardswish_backward(Value grad, Value x) {
   Value between = hlo::multiply(grad, add(div(x, 3), 0.5));
-  return hlo::select(le(x, -3.0), zeros_like(grad), hlo::select(lt(x, 3.0), between, grad));
+  return hlo::select(le(x, -3.0), zeros_like(grad), hlo::select(ge(x, 3.0), grad, between));
 }
 
 // ---- smooth
