@@ -29,9 +29,8 @@ std::vector<lowering::Value> lower_copy(const lowering::OpCall& call) {
 RowKernel& copy_kernel() {
   static const lowering::Row row{.name = "copy", .lower = lower_copy, .unread_args = 1};
   static auto* const kernel = [] {
-    auto& dispatcher = c10::Dispatcher::singleton();
-    return new RowKernel(Operator(dispatcher.findSchemaOrThrow("aten::copy_", ""),
-                                  dispatcher.findSchemaOrThrow("aten::copy", ""), &row, Form::kInplace));
+    const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+    return new RowKernel(Operator(handle, handle, &row, Form::kMutating));
   }();
   return *kernel;
 }

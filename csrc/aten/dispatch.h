@@ -3,6 +3,9 @@
 
 #include <ATen/core/boxing/KernelFunction.h>
 
+#include <mutex>
+#include <unordered_map>
+
 #include "aten/operator.h"
 #include "aten/plan_builder.h"
 
@@ -40,6 +43,7 @@ class PlanTable {
 class RowKernel final : public c10::OperatorKernel {
  public:
   explicit RowKernel(Operator op) : op_(std::move(op)) {}
+  const Operator& op() const { return op_; }
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack);
 
  private:

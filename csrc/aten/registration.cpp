@@ -2,10 +2,10 @@
 
 #include <torch/library.h>
 
-#include <unordered_set>
+#include <unordered_map>
 
-#include "aten/dispatch.h"
 #include "aten/fallback.h"
+#include "aten/registration.h"
 
 namespace tpu::aten {
 namespace {
@@ -19,6 +19,11 @@ bool written_by_hand(const c10::OperatorHandle& handle) {
   return handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
 }
 
+std::unordered_map<std::string, std::unique_ptr<RowKernel>>& kernels_behind_hand_written() {
+  static auto* const map = new std::unordered_map<std::string, std::unique_ptr<RowKernel>>;
+  return *map;
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 
 }  // namespace
@@ -27,13 +32,19 @@ void register_rows() {
   static auto* const library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   for (Operator& op : operators_of_table()) {
-    if (written_by_hand(op.handle)) continue;
-    const std::string name = op.handle.operator_name().name.substr(6) +
-                             (op.handle.operator_name().overload_name.empty()
-                                  ? ""
-                                  : "." + op.handle.operator_name().overload_name);
+    const std::string name = op.name;
+    if (written_by_hand(op.handle)) {
+      kernels_behind_hand_written()[name] = std::make_unique<RowKernel>(std::move(op));
+      continue;
+    }
     library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RowKernel>(std::move(op))));
   }
+}
+
+RowKernel& row_kernel(const std::string& name) {
+  const auto found = kernels_behind_hand_written().find(name);
+  TORCH_INTERNAL_ASSERT(found != kernels_behind_hand_written().end(), "no row serves ", name);
+  return *found->second;
 }
 
 }  // namespace tpu::aten

@@ -18,11 +18,12 @@ enum Tag : uint64_t { kNone = 1, kTensor, kNumber, kList, kWord, kText };
 
 uint64_t tagged(Tag tag, uint64_t payload) { return static_cast<uint64_t>(tag) << 56 | payload; }
 
-// What else changes metadata or code: the default dtype, determinism, float32 matmul precision.
-uint64_t state_word() {
+// What else changes metadata or code: the default dtype, determinism, and for products (the rows marked
+// heavy) float32 matmul precision, which takes PyTorch a table lookup.
+uint64_t state_word(bool heavy) {
   const at::Context& context = at::globalContext();
   const auto dtype = static_cast<uint64_t>(c10::get_default_dtype_as_scalartype());
-  const auto precision = static_cast<uint64_t>(context.float32MatmulPrecision());
+  const auto precision = heavy ? static_cast<uint64_t>(context.float32MatmulPrecision()) : uint64_t{0};
   return tagged(kWord, dtype | precision << 8 | uint64_t{context.deterministicAlgorithms()} << 16);
 }
 
@@ -200,7 +201,7 @@ void Signature::parse(const Operator& op, at::ArrayRef<c10::IValue> arguments, u
   tensors.clear();
   scalars.clear();
   device = -1;
-  key.push_back(state_word());
+  key.push_back(state_word(op.row->heavy));
   Parser parser(*this, op, gather);
   for (size_t i = 0; i < op.kinds.size(); ++i) parser.argument(op.kinds[i], i, arguments[i]);
   for (size_t i = op.kinds.size(); i < arguments.size(); ++i) parser.argument(ArgKind::kTensor, i, arguments[i]);

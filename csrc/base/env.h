@@ -24,7 +24,8 @@ inline constexpr char kCacheDir[] = "TORCH_TPU_CACHE_DIR";          // empty: de
 inline constexpr char kCache[] = "TORCH_TPU_CACHE";                 // 0 turns the disk cache off
 inline constexpr char kCacheSizeMb[] = "TORCH_TPU_CACHE_SIZE_MB";   // bound of the disk cache
 inline constexpr char kCompileThreads[] = "TORCH_TPU_COMPILE_THREADS";
-inline constexpr char kDebug[] = "TORCH_TPU_DEBUG";      // 1..5, see base/log.h
+inline constexpr char kDebug[] = "TORCH_TPU_DEBUG";       // 1..5, see base/log.h
 inline constexpr char kDumpDir[] = "TORCH_TPU_DUMP_DIR";  // writes each program's text there
+inline constexpr char kProbing[] = "TORCH_TPU_PROBING";   // set by the engine for tpu_probe, not by people
 
 }  // namespace tpu::env

@@ -51,10 +51,23 @@ std::string place_of(const std::string& name, const Location& location) {
 
 // ---- launching ---------------------------------------------------------------------------------------
 
+// Launches are made on the caller's thread and end on the queue's, thousands per second: tasks and the
+// memory of their lists are reused.
 class LaunchTask final : public runtime::Task {
  public:
-  LaunchTask(Recorder& recorder, Recording recording, std::shared_ptr<Program> program)
-      : recorder_(recorder), recording_(std::move(recording)), program_(std::move(program)) {}
+  explicit LaunchTask(Recorder& recorder) : recorder_(recorder) {}
+
+  /// Takes over `recording` and leaves an empty one with spare capacity in its place.
+  void load(Recording& recording, std::shared_ptr<Program> program) {
+    std::swap(recording_, recording);
+    program_ = std::move(program);
+  }
+
+  void finish() noexcept override {
+    recording_.clear();
+    program_.reset();
+    recorder_.recycle(this);
+  }
 
   void run() noexcept override {
     try {
@@ -121,7 +134,8 @@ class LaunchTask final : public runtime::Task {
 
     pjrt::ExecuteResult result = executable.execute(inputs, keep, &device, /*want_event=*/true);
     for (size_t i = 0; i < program.outputs.size(); ++i) {
-      recording.outputs[program.outputs[i]]->fulfill(std::move(result.outputs[i]));
+      const ValueRef& output = recording.outputs[program.outputs[i]];
+      if (output) output->fulfill(std::move(result.outputs[i]));
     }
     if (!program.checks.empty()) {
       Recorder::FlagSet set{std::move(result.outputs.back()), shared, {}};
@@ -174,6 +188,12 @@ class LaunchTask final : public runtime::Task {
 
   void run_one_by_one() noexcept {
     for (const NodeRecord& node : recording_.nodes) {
+      for (size_t k = 0; k < node.plan->outputs.size(); ++k) {
+        ValueRef& output = recording_.outputs[node.first_output + k];
+        if (!output) output = ValueRef(new DeviceValue(node.plan->outputs[k].base, recorder_.device_, State::kLaunched));
+      }
+    }
+    for (const NodeRecord& node : recording_.nodes) {
       Recording single;
       const size_t count = node.plan->outputs.size();
       std::vector<ValueRef> outputs(recording_.outputs.begin() + node.first_output,
@@ -218,6 +238,7 @@ class CallbackTask final : public runtime::Task {
  public:
   explicit CallbackTask(std::function<void()> callback) : callback_(std::move(callback)) {}
   void run() noexcept override { callback_(); }
+  void finish() noexcept override { delete this; }
 
  private:
   std::function<void()> callback_;
@@ -334,13 +355,44 @@ void Recorder::flush_locked(const char* reason) {
     log::line("launch " + found.program->label + ", " + std::to_string(recording_.nodes.size()) + " nodes, " +
               std::to_string(found.program->outputs.size()) + " outputs, cut by " + reason);
   }
-  for (const ValueRef& output : recording_.outputs) output->set_state(State::kLaunched);
+  for (size_t i = 0; i < recording_.outputs.size(); ++i) {
+    // What nobody wants is dropped here: freeing it on the thread that made it is cheaper.
+    if ((alive[i / 64] >> (i % 64) & 1) == 0) {
+      recording_.outputs[i] = ValueRef();
+    } else {
+      recording_.outputs[i]->set_state(State::kLaunched);
+    }
+  }
   launches_.fetch_add(1, std::memory_order_relaxed);
-  Recording launched;
-  std::swap(launched, recording_);
+  LaunchTask* task = fresh_task();
+  task->load(recording_, std::move(found.program));
   policy_.reset();
   ++number_;
-  context_.queue(device_).push(std::make_unique<LaunchTask>(*this, std::move(launched), std::move(found.program)));
+  context_.queue(device_).push(task);
+}
+
+LaunchTask* Recorder::fresh_task() {
+  {
+    std::lock_guard lock(spare_mutex_);
+    if (!spare_.empty()) {
+      LaunchTask* task = spare_.back();
+      spare_.pop_back();
+      return task;
+    }
+  }
+  return new LaunchTask(*this);
+}
+
+void Recorder::recycle(LaunchTask* task) {
+  constexpr size_t kSpare = 64;
+  {
+    std::lock_guard lock(spare_mutex_);
+    if (spare_.size() < kSpare) {
+      spare_.push_back(task);
+      return;
+    }
+  }
+  delete task;
 }
 
 void Recorder::flush(const char* reason) {
@@ -415,7 +467,7 @@ void Recorder::read(const ValueRef& value, void* destination) {
 void Recorder::when_done(std::function<void()> callback) {
   std::lock_guard lock(mutex_);
   flush_locked("event");
-  context_.queue(device_).push(std::make_unique<CallbackTask>([this, callback = std::move(callback)] {
+  context_.queue(device_).push(new CallbackTask([this, callback = std::move(callback)] {
     for (const pjrt::Event& event : in_flight_) {
       try {
         event.await();

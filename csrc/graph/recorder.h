@@ -16,6 +16,8 @@
 
 namespace tpu::graph {
 
+class LaunchTask;
+
 class Recorder {
  public:
   /// The recorder of a device; creates the client at first use.
@@ -53,6 +55,8 @@ class Recorder {
               Location location, std::vector<runtime::ValueRef>& outputs);
   void flush_locked(const char* reason);
   void raise_failed_checks();
+  LaunchTask* fresh_task();
+  void recycle(LaunchTask* task);
 
   struct FlagSet {
     pjrt::Buffer flags;
@@ -68,6 +72,9 @@ class Recorder {
   uint64_t number_ = 1;  // of the recording; Value::place refers to it
   FlushPolicy policy_;
   ProgramCache programs_;
+
+  std::mutex spare_mutex_;
+  std::vector<LaunchTask*> spare_;
 
   std::mutex flags_mutex_;
   std::vector<FlagSet> flags_;

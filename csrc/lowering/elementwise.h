@@ -30,6 +30,12 @@ inline Values finish(const OpCall& call, Value x) { return {convert_like_torch(x
 /// Argument `i` in the work type, broadcast to the result's sizes.
 inline Value work_operand(const OpCall& call, size_t i) { return elementwise_operand(call, i, work_type(call)); }
 
+/// Argument `i` rounded to the result's dtype, then widened to compute, as PyTorch's CPU kernels take the scalars of
+/// half-precision arithmetic (products and quotients excepted: those keep the scalar wide).
+inline Value rounded_operand(const OpCall& call, size_t i) {
+  return stablehlo::convert(elementwise_operand(call, i, call.result_type().dtype), work_type(call));
+}
+
 /// Scalar argument `i` in the work type, 0-d (or as it is shaped), for use through `like`.
 inline Value work_scalar(const OpCall& call, size_t i, Value like) {
   return broadcast_to(call.operand(i, like.dtype()), like.dims());
@@ -52,6 +58,12 @@ Values unary_of_input(const OpCall& call) {
 
 template <Binary f>
 Values binary(const OpCall& call) {
+  return finish(call, f(rounded_operand(call, 0), rounded_operand(call, 1)));
+}
+
+/// Like `binary`, with scalars at full precision.
+template <Binary f>
+Values binary_wide(const OpCall& call) {
   return finish(call, f(work_operand(call, 0), work_operand(call, 1)));
 }
 

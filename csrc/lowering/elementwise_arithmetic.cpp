@@ -15,19 +15,19 @@ namespace {
 /// b scaled by the Scalar argument `alpha`; untouched when that is known to be 1.
 Value scaled(const OpCall& call, Value b, size_t alpha) {
   if (known_equals(call, alpha, 1)) return b;
-  return hlo::multiply(b, work_scalar(call, alpha, b));
+  return hlo::multiply(b, rounded_operand(call, alpha));
 }
 
 Values add_scaled(const OpCall& call) {
-  return finish(call, hlo::add(work_operand(call, 0), scaled(call, work_operand(call, 1), 2)));
+  return finish(call, hlo::add(rounded_operand(call, 0), scaled(call, rounded_operand(call, 1), 2)));
 }
 
 Values subtract_scaled(const OpCall& call) {
-  return finish(call, hlo::subtract(work_operand(call, 0), scaled(call, work_operand(call, 1), 2)));
+  return finish(call, hlo::subtract(rounded_operand(call, 0), scaled(call, rounded_operand(call, 1), 2)));
 }
 
 Values reverse_subtract_scaled(const OpCall& call) {
-  return finish(call, hlo::subtract(work_operand(call, 1), scaled(call, work_operand(call, 0), 2)));
+  return finish(call, hlo::subtract(rounded_operand(call, 1), scaled(call, rounded_operand(call, 0), 2)));
 }
 
 Values add_product(const OpCall& call) {
@@ -86,14 +86,17 @@ Value floor_divide_floats(Value a, Value b) {
   return hlo::select(eq(b, 0.0), plain, hlo::select(eq(quotient, 0.0), zero, floored));
 }
 
-Values true_divide(const OpCall& call) { return binary<hlo::divide>(call); }
+Values true_divide(const OpCall& call) { return binary_wide<hlo::divide>(call); }
 
 Values trunc_divide(const OpCall& call) {
   if (is_integral_or_bool(call.promoted())) {
     check_divisor(call, 1);
     return binary_exact<hlo::divide>(call);
   }
-  return binary_exact<[](Value a, Value b) { return truncate(hlo::divide(a, b)); }>(call);
+  // The quotient is rounded to the result's dtype first, so a half's 17.99 truncates to 18.
+  Value quotient = hlo::divide(exact_operand(call, 0), exact_operand(call, 1));
+  Value rounded = hlo::convert(hlo::convert(quotient, call.result_type().dtype), quotient.dtype());
+  return finish(call, truncate(rounded));
 }
 
 Values floor_divide(const OpCall& call) {
@@ -183,12 +186,12 @@ Values power_scalar_exponent(const OpCall& call) {
   if (integral && !known && is_signed_integer(base.dtype()))
     call.check(lt(call.operand(1, base.dtype()), 0.0), Code::kInvalidArgument,
                "Integers to negative integer powers are not allowed.");
-  Value exponent = work_operand(call, 1);
+  Value exponent = rounded_operand(call, 1);
   return finish(call, integral ? integer_power(base, exponent) : hlo::power(base, exponent));
 }
 
 Values power(const OpCall& call) {
-  Value base = work_operand(call, 0), exponent = work_operand(call, 1);
+  Value base = rounded_operand(call, 0), exponent = rounded_operand(call, 1);
   return finish(call, is_integral_or_bool(base.dtype()) ? integer_power(base, exponent) : hlo::power(base, exponent));
 }
 
@@ -328,8 +331,8 @@ constexpr Row kRows[] = {
     {"sub.Scalar", subtract_scaled},
     {"rsub.Tensor", reverse_subtract_scaled},
     {"rsub.Scalar", reverse_subtract_scaled},
-    {"mul.Tensor", binary<hlo::multiply>},
-    {"mul.Scalar", binary<hlo::multiply>},
+    {"mul.Tensor", binary_wide<hlo::multiply>},
+    {"mul.Scalar", binary_wide<hlo::multiply>},
     {"addcmul", add_product},
     {"addcdiv", add_quotient},
     {"lerp.Tensor", ternary<lerp>},

@@ -70,6 +70,34 @@ Value upper_fraction(Value a, Value x, Value wanted) {
   return hlo::multiply(hlo::multiply(fraction, prefactor(a, x)), a);
 }
 
+/// P(a, x) by Temme's uniform expansion, for large `a`, where the other methods cancel and converge slowly.
+Value lower_asymptotic(Value a, Value x) {
+  // Further out the result is 0 or 1 to all digits.
+  Value excess = hlo::divide(hlo::subtract(x, a), a);
+  excess = hlo::maximum(hlo::minimum(excess, full_like(excess, 10)), full_like(excess, -0.9));
+  // eta^2 / 2 = excess - log(1 + excess), by its series where that cancels.
+  Value series = full_like(a, 0);
+  for (int k = 12; k >= 2; --k) {
+    double coefficient = (k % 2 ? -1.0 : 1.0) / k;
+    series = add(hlo::multiply(series, excess), coefficient);
+  }
+  series = hlo::multiply(series, square(excess));
+  Value direct = hlo::subtract(excess, hlo::log_plus_one(excess));
+  Value half_square = hlo::select(lt(hlo::abs(excess), 0.05), series, direct);
+  Value eta = hlo::sqrt(mul(half_square, 2));
+  eta = hlo::select(lt(excess, 0), hlo::negate(eta), eta);
+  Value leading = mul(hlo::erfc(hlo::negate(hlo::multiply(eta, hlo::sqrt(mul(a, 0.5))))), 0.5);
+  // c0(eta) + c1(eta) / a by their Taylor series: the exponential leaves only small eta.
+  Value c0 = full_like(eta, 0);
+  for (double term : {-139.0 / 777600, 1.0 / 2835, 1.0 / 864, -2.0 / 135, 1.0 / 12, -1.0 / 3})
+    c0 = add(hlo::multiply(c0, eta), term);
+  Value c1 = add(mul(eta, -1.0 / 288), -1.0 / 540);
+  Value correction = hlo::add(c0, hlo::divide(c1, a));
+  Value scale = hlo::divide(hlo::exponential(hlo::negate(hlo::multiply(a, half_square))),
+                            hlo::sqrt(mul(a, 2 * std::numbers::pi)));
+  return hlo::subtract(leading, hlo::multiply(scale, correction));
+}
+
 /// P(a, x), or Q(a, x) = 1 - P for `upper`.
 template <bool upper>
 Value incomplete_gamma(Value a, Value x) {
@@ -77,15 +105,20 @@ Value incomplete_gamma(Value a, Value x) {
   a = hlo::convert(a, DType::kF64);
   x = hlo::convert(x, DType::kF64);
   Value valid = hlo::bit_and(hlo::bit_and(gt(a, 0), gt(x, 0)), hlo::bit_and(lt(a, kInfinity), lt(x, kInfinity)));
+  Value asymptotic = hlo::bit_and(valid, gt(a, 1e4));
+  Value stepwise = hlo::bit_and(valid, hlo::logical_not(asymptotic));
   Value use_series = lt(x, add(a, 1));
   // Elements of the other method run on harmless numbers.
-  Value safe_a = hlo::select(valid, a, full_like(a, 1)), safe_x = hlo::select(valid, x, full_like(x, 1));
+  Value safe_a = hlo::select(stepwise, a, full_like(a, 1)), safe_x = hlo::select(stepwise, x, full_like(x, 1));
   Value series_x = hlo::select(use_series, safe_x, mul(safe_a, 0.5));
   Value fraction_x = hlo::select(use_series, add(safe_a, 2), safe_x);
-  Value below = lower_series(safe_a, series_x, hlo::bit_and(valid, use_series));
-  Value above = upper_fraction(safe_a, fraction_x, hlo::bit_and(valid, hlo::logical_not(use_series)));
+  Value below = lower_series(safe_a, series_x, hlo::bit_and(stepwise, use_series));
+  Value above = upper_fraction(safe_a, fraction_x, hlo::bit_and(stepwise, hlo::logical_not(use_series)));
   Value lower = hlo::select(use_series, below, rsub(above, 1));
   Value result = upper ? hlo::select(use_series, rsub(below, 1), above) : lower;
+
+  Value large = lower_asymptotic(a, x);
+  result = hlo::select(asymptotic, upper ? rsub(large, 1) : large, result);
 
   // P is 1 at a = 0 and at x = infinity, 0 at x = 0 and a = infinity; both at once and negatives are undefined.
   auto value = [&](double p) { return full_like(a, upper ? 1 - p : p); };

@@ -59,8 +59,21 @@ Value atan(Value x) { return chlo("atan", x); }
 Value asinh(Value x) { return chlo("asinh", x); }
 Value acosh(Value x) { return chlo("acosh", x); }
 Value atanh(Value x) { return chlo("atanh", x); }
-Value sinh(Value x) { return chlo("sinh", x); }
-Value cosh(Value x) { return chlo("cosh", x); }
+Value sinh(Value x) {
+  if (is_complex(x.dtype())) return chlo("sinh", x);
+  // exp(x / 2) twice instead of exp(x): no overflow before the result itself overflows.
+  Value length = hlo::abs(x), half = hlo::exponential(mul(length, 0.5)), minus_one = hlo::exponential_minus_one(length);
+  Value near = mul(hlo::add(minus_one, hlo::divide(minus_one, add(minus_one, 1))), 0.5);
+  Value far = hlo::subtract(hlo::multiply(mul(half, 0.5), half), hlo::divide(rdiv(half, 0.5), half));
+  Value magnitude = hlo::select(lt(length, 1), near, far);
+  return hlo::select(lt(x, 0), hlo::negate(magnitude), hlo::select(eq(x, 0), x, magnitude));
+}
+
+Value cosh(Value x) {
+  if (is_complex(x.dtype())) return chlo("cosh", x);
+  Value half = hlo::exponential(mul(hlo::abs(x), 0.5));
+  return hlo::add(hlo::multiply(mul(half, 0.5), half), hlo::divide(rdiv(half, 0.5), half));
+}
 
 Value largest_finite(Value like) {
   double value = 0;

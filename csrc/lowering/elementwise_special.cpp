@@ -147,6 +147,24 @@ Value spherical_bessel_j0(Value x) {
   return hlo::select(eq(x, 0), full_like(x, 1), hlo::select(is_inf(x), full_like(x, 0), quotient));
 }
 
+// ---- the Airy function
+
+/// Ai(x): decaying for positive x, oscillating for negative x; NaN at infinity, as in PyTorch.
+Value airy_ai(Value x) {
+  const double right_start = std::pow(2.0, 2.5) / 3, left_start = 18;  // of z, at x = 2 and x = -9
+  Value length = hlo::abs(x), root = hlo::sqrt(length);
+  Value z = mul(hlo::multiply(length, root), 2.0 / 3), quarter = hlo::rsqrt(root);
+  Value right = chebyshev(add(rdiv(z, 2 * right_start), -1), kAiryRight);
+  right = hlo::multiply(hlo::multiply(right, quarter), hlo::exponential(hlo::negate(z)));
+  Value middle = chebyshev(add(mul(add(x, 9), 2.0 / 11), -1), kAiryMiddle);
+  Value t = add(rdiv(square(z), 2 * left_start * left_start), -1), phase = add(z, kPi / 4);
+  Value wave = hlo::subtract(hlo::multiply(chebyshev(t, kAiryP), hlo::sine(phase)),
+                             hlo::multiply(hlo::divide(chebyshev(t, kAiryQ), z), hlo::cosine(phase)));
+  Value left = mul(hlo::multiply(wave, quarter), std::numbers::inv_sqrtpi);
+  Value result = hlo::select(gt(x, 2), right, hlo::select(lt(x, -9), left, middle));
+  return hlo::select(is_inf(x), full_like(x, kNaN), result);
+}
+
 // ---- relatives of the error function
 
 /// exp(x^2) erfc(x)
@@ -193,37 +211,45 @@ Value entropy(Value x) {
 
 // ---- zeta and the derivatives of digamma
 
-/// Hurwitz zeta: sum over k of (k + q)^-x.
-Value hurwitz_zeta(Value x, Value q) {
+/// zeta for q > 0: CHLO's, or its leading terms for large q, where powers of q underflow.
+Value zeta_of_positive(Value x, Value q) {
   std::string type = hlo::mlir_type(x.type());
-  return x.builder().emit_one(
-      "chlo.zeta " + hlo::ref(x) + ", " + hlo::ref(q) + " : " + type + ", " + type + " -> " + type, x.type());
+  std::string text = "chlo.zeta " + hlo::ref(x) + ", " + hlo::ref(q) + " : " + type + ", " + type + " -> " + type;
+  Value leading = hlo::divide(hlo::power(q, rsub(x, 1)), add(x, -1));
+  Value large = hlo::add(leading, mul(hlo::power(q, hlo::negate(x)), 0.5));
+  return hlo::select(gt(q, 1e6), large, x.builder().emit_one(text, x.type()));
+}
+
+/// Hurwitz zeta, the sum over k >= 0 of (k + q)^-x: infinite for x = 1 and at the poles q = 0, -1, ...; undefined for
+/// x below 1 and for a power x of negative numbers that is not whole.
+Value hurwitz_zeta(Value x, Value q) {
+  // Terms of negative q are added one by one until the series for positive q applies; that is given up (NaN) below
+  // -1e6, where it would take too long.
+  std::vector<Value> init = {q, full_like(q, 0)};
+  auto negative = [](Value q) { return hlo::bit_and(lt(q, 0), gt(q, -1e6)); };
+  auto any_negative = [&](std::span<const Value> state) -> Values {
+    return {hlo::reduce(negative(state[0]), hlo::Reducer::kOr, iota(state[0].rank()))};
+  };
+  auto step = [&](std::span<const Value> state) -> Values {
+    Value active = negative(state[0]);
+    Value term = hlo::power(state[0], hlo::negate(x));
+    return {hlo::select(active, add(state[0], 1), state[0]), hlo::select(active, hlo::add(state[1], term), state[1])};
+  };
+  std::vector<Value> state = hlo::while_loop(init, any_negative, step);
+  Value nan = full_like(x, kNaN), infinity = full_like(x, kInfinity);
+  Value result = hlo::add(zeta_of_positive(x, state[0]), state[1]);
+  result = hlo::select(lt(state[0], 0), nan, result);
+  result = hlo::select(hlo::bit_and(lt(q, 0), ne(x, hlo::floor(x))), nan, result);
+  result = hlo::select(hlo::bit_and(le(q, 0), eq(q, hlo::floor(q))), infinity, result);
+  return hlo::select(eq(x, 1), infinity, hlo::select(lt(x, 1), nan, result));
 }
 
 /// zeta(2, x), reflected where the series would start far below zero.
 Value trigamma(Value x) {
   Value reflect = lt(x, 0.5);
-  Value right = hurwitz_zeta(full_like(x, 2), hlo::select(reflect, rsub(x, 1), x));
+  Value right = zeta_of_positive(full_like(x, 2), hlo::select(reflect, rsub(x, 1), x));
   Value sine = hlo::sine(mul(x, kPi));
   return hlo::select(reflect, hlo::subtract(rdiv(square(sine), kPi * kPi), right), right);
-}
-
-/// Sum over k >= 0 of (k + q)^-power for a whole power >= 2 and any q; infinite at the poles 0, -1, ...
-/// Terms below 1 are added one by one until the series for positive arguments applies; that is given up (NaN)
-/// below -1e6, where it would take too long.
-Value whole_zeta(double power, Value q) {
-  std::vector<Value> init = {q, full_like(q, 0)};
-  auto below = [](Value x) { return hlo::bit_and(lt(x, 1), gt(x, -1e6)); };
-  auto any_below = [&](std::span<const Value> state) -> Values {
-    return {hlo::reduce(below(state[0]), hlo::Reducer::kOr, iota(state[0].rank()))};
-  };
-  auto step = [&](std::span<const Value> state) -> Values {
-    Value active = below(state[0]);
-    Value term = hlo::power(state[0], full_like(state[0], -power));
-    return {hlo::select(active, add(state[0], 1), state[0]), hlo::select(active, hlo::add(state[1], term), state[1])};
-  };
-  std::vector<Value> state = hlo::while_loop(init, any_below, step);
-  return hlo::add(hurwitz_zeta(full_like(q, power), state[0]), state[1]);
 }
 
 /// polygamma(n, x)
@@ -233,7 +259,7 @@ Values polygamma(const OpCall& call) {
   if (n == 0) return finish(call, hlo::digamma(x));
   if (n == 1) return finish(call, trigamma(x));
   double factor = std::tgamma(static_cast<double>(n) + 1) * (n % 2 ? 1 : -1);
-  return finish(call, mul(whole_zeta(static_cast<double>(n) + 1, x), factor));
+  return finish(call, mul(hurwitz_zeta(full_like(x, static_cast<double>(n) + 1), x), factor));
 }
 
 // ---- the table
@@ -254,6 +280,7 @@ constexpr Row kRows[] = {
     {"special_bessel_y0", unary<bessel_y0>},
     {"special_bessel_y1", unary<bessel_y1>},
     {"special_spherical_bessel_j0", unary<spherical_bessel_j0>},
+    {"special_airy_ai", unary<airy_ai>},
     {"special_erfcx", unary<scaled_erfc>},
     {"special_log_ndtr", unary<log_normal_cdf>},
     {"special_ndtri", unary<inverse_normal_cdf>},

@@ -1,6 +1,6 @@
-// Fused optimizer steps: _fused_adam_, _fused_adamw_, _fused_sgd_, _fused_adagrad_, and the gradient scaler's
-// update. A step over all parameters is one program. The rows return the new contents of every written list,
-// lists in argument order; a gradient that is not unscaled is returned as it is.
+// Fused optimizer steps: _fused_adam_, _fused_adamw_, _fused_sgd_, _fused_adagrad_. A step over all parameters
+// is one program. The rows return the new contents of every written list, lists in argument order; a gradient
+// that is not unscaled is returned as it is.
 
 #include <cmath>
 
@@ -203,51 +203,11 @@ Results adagrad(const OpCall& call, bool steps_written) {
 Results lower_adagrad(const OpCall& call) { return adagrad(call, true); }
 Results lower_adagrad_tensor_lr(const OpCall& call) { return adagrad(call, false); }
 
-// ---- gradient scaler
-
-/// (grads, found_inf, inv_scale) -> unscaled gradients and found_inf, 1 if any of them is not finite.
-Results lower_unscale(const OpCall& call) {
-  const Value inverse = reshape(call.operand(2, DType::kF32), {});
-  Value found = call.tensor(1);
-  Results all;
-  for (const Value& grad : call.tensors(0)) {
-    const Value bad = reduce(logical_not(is_finite(grad)), stablehlo::Reducer::kOr, iota(grad.rank()));
-    found = maximum(found, broadcast_to(convert(bad, found.dtype()), found.dims()));
-    const Value wide = Step::widen(grad);
-    // A scale of exactly one leaves the bits alone, NaN payloads included.
-    const Value product = convert(multiply(wide, Step::spread(inverse, wide)), grad.dtype());
-    all.push_back(select(compare(inverse, full_like(inverse, 1), Compare::kEq), grad, product));
-  }
-  all.push_back(found);
-  return all;
-}
-
-/// (scale, growth_tracker, found_inf, growth_factor, backoff_factor, growth_interval) -> scale, growth_tracker
-Results lower_update_scale(const OpCall& call) {
-  const Value scale = call.tensor(0), tracker = call.tensor(1);
-  const Value found = broadcast_to(reshape(call.operand(2, DType::kF32), {}), scale.dims());
-  const Value overflow = compare(found, full_like(found, 0), Compare::kNe);
-  const Value successes = add(tracker, full_like(tracker, 1));
-  const Value due = compare(successes, full_like(tracker, static_cast<double>(call.integer(5))), Compare::kEq);
-  const Value grown = scaled(scale, call.real(3));
-  // Growth stops where the scale would no longer be finite.
-  const Value growing = bit_and(reshape(due, scale.dims()), is_finite(grown));
-  const Value kept = select(growing, grown, scale);
-  const Value reset = bit_or(reshape(overflow, tracker.dims()), due);
-  return {select(overflow, scaled(scale, call.real(4)), kept), select(reset, full_like(tracker, 0), successes)};
-}
-
 const Row kRows[] = {
-    {"_fused_adam_", lower_adam, 0, bit(6)},
-    {"_fused_adam_.tensor_lr", lower_adam, 0, bit(6)},
-    {"_fused_adamw_", lower_adamw, 0, bit(6)},
-    {"_fused_adamw_.tensor_lr", lower_adamw, 0, bit(6)},
-    {"_fused_sgd_", lower_sgd, 0, bit(5)},
-    {"_fused_sgd_.tensor_lr", lower_sgd, 0, bit(5)},
-    {"_fused_adagrad_", lower_adagrad, 0, bit(4)},
-    {"_fused_adagrad_.tensor_lr", lower_adagrad_tensor_lr, 0, bit(4)},
-    {"_amp_foreach_non_finite_check_and_unscale_", lower_unscale},
-    {"_amp_update_scale_", lower_update_scale},
+    {"_fused_adam_", lower_adam, 0, bit(6)},       {"_fused_adam_.tensor_lr", lower_adam, 0, bit(6)},
+    {"_fused_adamw_", lower_adamw, 0, bit(6)},     {"_fused_adamw_.tensor_lr", lower_adamw, 0, bit(6)},
+    {"_fused_sgd_", lower_sgd, 0, bit(5)},         {"_fused_sgd_.tensor_lr", lower_sgd, 0, bit(5)},
+    {"_fused_adagrad_", lower_adagrad, 0, bit(4)}, {"_fused_adagrad_.tensor_lr", lower_adagrad_tensor_lr, 0, bit(4)},
 };
 
 }  // namespace

@@ -148,8 +148,13 @@ PhiloxWords philox(const PhiloxWords& counter, Value seed) {
       },
       [](std::span<const Value> a) -> std::vector<Value> {
         const PhiloxWords next = mix_round({a[3], a[4], a[5], a[6]}, a[1], a[2]);
-        return {add(a[0], full_like(a[0], 1)), add(a[1], word_like(a[1], kWeyl0)), add(a[2], word_like(a[2], kWeyl1)),
-                next[0], next[1], next[2], next[3]};
+        return {add(a[0], full_like(a[0], 1)),
+                add(a[1], word_like(a[1], kWeyl0)),
+                add(a[2], word_like(a[2], kWeyl1)),
+                next[0],
+                next[1],
+                next[2],
+                next[3]};
       });
   return {last[3], last[4], last[5], last[6]};
 }
@@ -216,6 +221,8 @@ Value open_uniform_from_bits(Value bits) {
   const Value number = convert(shifted, wide ? DType::kF64 : DType::kF32);
   return multiply(add(number, full_like(number, 0.5)), full_like(number, std::ldexp(1.0, -kept)));
 }
+
+Value normal_from_bits(Value radius_bits, Value angle_bits) { return box_muller(radius_bits, angle_bits)[0]; }
 
 Value random_open_uniform(const RandomState& state, const TensorType& type) {
   const bool wide = type.dtype == DType::kF64;

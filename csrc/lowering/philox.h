@@ -54,6 +54,8 @@ Value random_open_uniform(const RandomState& state, const TensorType& type);
 /// Standard normal numbers of any real floating type.
 Value random_normal(const RandomState& state, const TensorType& type);
 
+/// Standard normal numbers (f32 from ui32 words, f64 from ui64): radius and angle of one Box-Muller pair.
+Value normal_from_bits(Value radius_bits, Value angle_bits);
 /// Numbers strictly between 0 and 1 from ui32 bits (f32) or ui64 bits (f64).
 Value open_uniform_from_bits(Value bits);
 

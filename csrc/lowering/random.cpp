@@ -11,6 +11,8 @@
 
 namespace tpu::lowering {
 
+std::span<const Row> random_rejection_rows();  // random_rejection.cpp
+
 using stablehlo::Compare;
 using stablehlo::Reducer;
 
@@ -393,26 +395,28 @@ Results lower_rrelu_with_noise(const OpCall& call) {
   return {convert(slope, noise.dtype()), convert(multiply(wide, slope), x.dtype())};
 }
 
+constexpr uint32_t kSelf = bit(0);  // filled in place: old contents are not read
+
 const Row kRows[] = {
-    {"uniform_", lower_uniform, 0, bit(1) | bit(2), 2},
-    {"normal_", lower_normal_in_place, 0, bit(1) | bit(2), 4},
-    {"normal_functional", lower_normal_in_place, 0, bit(1) | bit(2), 4},
+    {"uniform_", lower_uniform, 0, bit(1) | bit(2), 2, false, kSelf},
+    {"normal_", lower_normal_in_place, 0, bit(1) | bit(2), 4, false, kSelf},
+    {"normal_functional", lower_normal_in_place, 0, bit(1) | bit(2), 4, false, kSelf},
     {"normal.Tensor_float", lower_normal, 0, bit(1), 2},
     {"normal.float_Tensor", lower_normal, 0, bit(0), 2},
     {"normal.Tensor_Tensor", lower_normal, 0, 0, 2},
     {"bernoulli", lower_bernoulli, 0, 0, 1},
-    {"bernoulli.p", lower_bernoulli_p, 0, bit(1), 1},
-    {"bernoulli_.float", lower_bernoulli_p, 0, bit(1), 1},
-    {"bernoulli_.Tensor", lower_bernoulli_p, 0, 0, 1},
-    {"random_", lower_random, 0, 0, 2},
-    {"random_.to", lower_random_to, 0, 0, 2},
-    {"random_.from", lower_random_from, 0, 0, 2},
+    {"bernoulli.p", lower_bernoulli_p, 0, bit(1), 1, false, kSelf},
+    {"bernoulli_.float", lower_bernoulli_p, 0, bit(1), 1, false, kSelf},
+    {"bernoulli_.Tensor", lower_bernoulli_p, 0, 0, 1, false, kSelf},
+    {"random_", lower_random, 0, 0, 2, false, kSelf},
+    {"random_.to", lower_random_to, 0, 0, 2, false, kSelf},
+    {"random_.from", lower_random_from, 0, 0, 2, false, kSelf},
     {"randperm", lower_randperm, 0, 0, 2},
     {"randperm.generator", lower_randperm, 0, 0, 2},
-    {"exponential_", lower_exponential, 0, bit(1), 2},
-    {"log_normal_", lower_log_normal, 0, bit(1) | bit(2), 2},
-    {"cauchy_", lower_cauchy, 0, bit(1) | bit(2), 2},
-    {"geometric_", lower_geometric, 0, bit(1), 2},
+    {"exponential_", lower_exponential, 0, bit(1), 2, false, kSelf},
+    {"log_normal_", lower_log_normal, 0, bit(1) | bit(2), 2, false, kSelf},
+    {"cauchy_", lower_cauchy, 0, bit(1) | bit(2), 2, false, kSelf},
+    {"geometric_", lower_geometric, 0, bit(1), 2, false, kSelf},
     {"multinomial", lower_multinomial, 0, 0, 2},
     {"native_dropout", lower_native_dropout, 0, 0, 1},
     {"native_dropout_backward", lower_native_dropout_backward},
@@ -421,6 +425,14 @@ const Row kRows[] = {
 
 }  // namespace
 
-std::span<const Row> random_rows() { return kRows; }
+std::span<const Row> random_rows() {
+  static const std::vector<Row> rows = [] {
+    std::vector<Row> all(std::begin(kRows), std::end(kRows));
+    const auto rejection = random_rejection_rows();
+    all.insert(all.end(), rejection.begin(), rejection.end());
+    return all;
+  }();
+  return rows;
+}
 
 }  // namespace tpu::lowering

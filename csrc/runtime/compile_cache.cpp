@@ -29,9 +29,19 @@ const pjrt::Executable& CompiledProgram::wait() {
 CompileCache::CompileCache(const pjrt::Client& client, std::string environment_key, std::string directory,
                            int64_t limit_bytes, int threads)
     : client_(client),
-      environment_key_(std::move(environment_key)),
+      options_(options_for(client)),
+      environment_key_(std::move(environment_key) + "\n" + options_.encode()),
       disk_(std::move(directory), limit_bytes),
       workers_(threads) {}
+
+// float32 stays float32 between fused operations, and min/max pass NaN on: XLA's defaults trade both away.
+pjrt::CompileOptions CompileCache::options_for(const pjrt::Client& client) {
+  pjrt::CompileOptions options;
+  const bool xla = client.platform_name() == "cpu" || client.platform_name() == "cuda";
+  if (xla) options.overrides["xla_allow_excess_precision"] = false;
+  if (client.platform_name() == "cpu") options.overrides["xla_cpu_enable_fast_min_max"] = false;
+  return options;
+}
 
 ProgramHandle CompileCache::get(CompileRequest request) {
   const uint64_t hash = fingerprint(request.text).high;
@@ -73,7 +83,7 @@ void CompileCache::build(const ProgramHandle& program, const CompileRequest& req
       }
     }
     if (program->executable_ == nullptr) {
-      program->executable_ = client_.compile(request.text, pjrt::CompileOptions{});
+      program->executable_ = client_.compile(request.text, options_);
       if (disk_.enabled()) {
         try {
           disk_.store(key, program->executable_->serialize());

@@ -71,9 +71,11 @@ class CompileCache {
   const std::string& directory() const { return disk_.directory(); }
 
  private:
+  static pjrt::CompileOptions options_for(const pjrt::Client& client);
   void build(const ProgramHandle& program, const CompileRequest& request);
 
   const pjrt::Client& client_;
+  const pjrt::CompileOptions options_;
   const std::string environment_key_;
   DiskCache disk_;
   WorkerPool workers_;

@@ -53,7 +53,7 @@ void prepare_plugin(const PluginChoice& choice);
 /// library) creates a client and runs a small program first; if it dies, this throws Error{kValue} with what
 /// the plugin wrote. The verdict is remembered per plugin file and flags, in memory and in the cache
 /// directory. Does nothing when the plugin is loaded already. Without tpu_probe, or if it does not answer in
-/// a minute, the flags are used as they are.
+/// a minute (TORCH_TPU_INIT_TIMEOUT seconds if set), the flags are used as they are.
 void check_xla_flags(const PluginChoice& choice);
 
 /// Where files of the compile cache and the verdicts on flags live; empty when the disk cache is off or

@@ -7,11 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/pool.h"
 #include "runtime/value.h"
 
 namespace tpu::runtime {
 
-class StorageSlot {
+class StorageSlot final : public Pooled<StorageSlot> {
  public:
   StorageSlot(ValueRef value, uint64_t address) : value_(std::move(value)), address_(address) {}
 

@@ -6,25 +6,28 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <functional>
-#include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace tpu::runtime {
 
 class Task {
  public:
-  virtual ~Task() = default;
   virtual void run() noexcept = 0;
+  /// Ends the task's life after it has run: deletes it or keeps it for reuse.
+  virtual void finish() noexcept = 0;
+
+ protected:
+  ~Task() = default;
 };
 
 class TaskQueue {
  public:
-  explicit TaskQueue(size_t capacity = 2048);
+  explicit TaskQueue(size_t capacity = 16384);
 
-  void push(std::unique_ptr<Task> task);
+  /// Takes ownership; `task->finish()` is called after it has run.
+  void push(Task* task);
   /// Blocks until every task pushed before the call has run.
   void drain();
   /// As drain, but gives up after `seconds`; true when everything ran.
@@ -40,10 +43,12 @@ class TaskQueue {
   const size_t capacity_;
   std::mutex mutex_;
   std::condition_variable work_, done_;
-  std::deque<std::unique_ptr<Task>> tasks_;
+  std::vector<Task*> ring_;  // the task of number n is at n % capacity
   std::atomic<uint64_t> pushed_{0}, finished_{0};
+  std::atomic<uint64_t> taken_{0};
   std::atomic<bool> sleeping_{false};
   std::atomic<int> waiters_{0};
+  std::atomic<uint64_t> wanted_{0};
   std::thread thread_;
 };
 

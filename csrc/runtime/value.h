@@ -13,13 +13,14 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/pool.h"
 #include "base/tensor_type.h"
 #include "pjrt/client.h"
 #include "runtime/ref.h"
 
 namespace tpu::runtime {
 
-class Value : public RefCounted {
+class Value final : public RefCounted, public Pooled<Value> {
  public:
   enum class State : uint32_t { kUndefined, kPending, kLaunched, kReady, kFailed };
 

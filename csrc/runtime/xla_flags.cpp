@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -30,13 +31,13 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr char kFlags[] = "XLA_FLAGS";
-constexpr std::chrono::seconds kPatience{60};
+constexpr int kPatience = 60;  // seconds, unless TORCH_TPU_INIT_TIMEOUT is set
 // XLA leaves with the same exit status as a tpu_probe that reports an error, so that one is told by its output.
 constexpr char kReportedError[] = "error\t";
 
 // What the child left behind.
 struct Outcome {
-  bool finished = false;  // false: it was killed after kPatience
+  bool finished = false;  // false: it was killed because it took too long
   int status = 0;         // as waitpid() gives it
   std::string output;     // what it wrote to stdout and stderr
 };
@@ -49,46 +50,41 @@ std::string probe_path() {
   return access(path.c_str(), X_OK) == 0 ? path.string() : "";
 }
 
-// tpu_probe's command line: PLUGIN NAME=KIND:VALUE ...
-std::vector<std::string> probe_command(const std::string& probe, const PluginChoice& choice) {
-  std::vector<std::string> command = {probe, choice.path};
-  for (const auto& [name, option] : choice.options) {
-    if (const auto* number = std::get_if<int64_t>(&option)) {
-      command.push_back(name + "=i:" + std::to_string(*number));
-    } else if (const auto* flag = std::get_if<bool>(&option)) {
-      command.push_back(name + "=b:" + (*flag ? "1" : "0"));
-    } else if (const auto* text = std::get_if<std::string>(&option)) {
-      command.push_back(name + "=s:" + *text);
-    } else {
-      throw Error(Code::kInternal, "tpu_probe takes no option of the kind of " + name);
-    }
-  }
-  return command;
-}
-
-// This process's environment without the plugin's log level: the message that names a flag may be below it.
-std::vector<char*> probe_environment() {
-  constexpr std::string_view kLogLevel = "TF_CPP_MIN_LOG_LEVEL=";
-  std::vector<char*> variables;
+// Environment of tpu_probe: this process's, with the plugin settled, its messages shown (the one that names a flag
+// may be below the usual level), and the mark that keeps it from starting another one.
+std::vector<std::string> probe_environment(const PluginChoice& choice) {
+  const std::pair<std::string, std::string> changes[] = {
+      {env::kPlugin, choice.path}, {env::kProbing, "1"}, {"TF_CPP_MIN_LOG_LEVEL", "0"}};
+  std::vector<std::string> variables;
   for (char** at = environ; *at != nullptr; ++at) {
-    if (!std::string_view(*at).starts_with(kLogLevel)) variables.push_back(*at);
+    const std::string_view variable(*at);
+    const bool changed = std::any_of(std::begin(changes), std::end(changes),
+                                     [&](const auto& change) { return variable.starts_with(change.first + "="); });
+    if (!changed) variables.emplace_back(variable);
   }
-  variables.push_back(nullptr);
+  for (const auto& [name, value] : changes) variables.push_back(name + "=" + value);
   return variables;
 }
 
-// Starts `command` with stdout and stderr going to `output`; nullopt if that fails.
-std::optional<pid_t> spawn(std::vector<std::string> command, int output) {
-  std::vector<char*> arguments;
-  for (std::string& word : command) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+// The form that posix_spawn() takes.
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  for (std::string& text : texts) list.push_back(text.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+// Starts `program` with stdout and stderr going to `output`; nullopt if that fails.
+std::optional<pid_t> spawn(const std::string& program, std::vector<std::string> environment, int output) {
+  std::vector<std::string> arguments = {program};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
   pid_t child = 0;
-  const int failed = posix_spawn(&child, arguments[0], &actions, nullptr, arguments.data(), probe_environment().data());
+  const int failed =
+      posix_spawn(&child, program.c_str(), &actions, nullptr, pointers(arguments).data(), pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   return failed == 0 ? std::optional<pid_t>(child) : std::nullopt;
 }
@@ -115,14 +111,15 @@ std::optional<Outcome> try_in_child(const PluginChoice& choice) {
   const std::string probe = probe_path();
   int ends[2];
   if (probe.empty() || pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
-  const auto child = spawn(probe_command(probe, choice), ends[1]);
+  const auto child = spawn(probe, probe_environment(choice), ends[1]);
   close(ends[1]);
   if (!child) {
     close(ends[0]);
     return std::nullopt;
   }
+  const std::chrono::seconds patience(env::integer(env::kInitTimeout, kPatience));
   Outcome outcome;
-  outcome.finished = read_all(ends[0], Clock::now() + kPatience, outcome.output);
+  outcome.finished = read_all(ends[0], Clock::now() + patience, outcome.output);
   close(ends[0]);
   if (!outcome.finished) kill(*child, SIGKILL);
   while (waitpid(*child, &outcome.status, 0) < 0 && errno == EINTR) {
@@ -218,7 +215,7 @@ void write_verdict(const std::string& key, const std::string& verdict) {
 
 void check_xla_flags(const PluginChoice& choice) {
   const auto flags = env::text(kFlags);
-  if (!flags) return;
+  if (!flags || env::flag(env::kProbing, false)) return;
   // Once it is loaded the flags have been read.
   if (void* loaded = dlopen(choice.path.c_str(), RTLD_LAZY | RTLD_NOLOAD)) {
     dlclose(loaded);

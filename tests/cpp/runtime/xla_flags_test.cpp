@@ -82,6 +82,14 @@ TEST_F(XlaFlagsTest, BadValueIsNamed) {
   EXPECT_TRUE(contains(error.what(), "banana")) << error.what();
 }
 
+// tpu_probe prepares its plugin like everyone else: without this each would start the next one.
+TEST_F(XlaFlagsTest, ProbeStartsNoProbe) {
+  const ScopedEnvironment environment = with_flags("--xla_no_such_flag=1");
+  const ScopedEnvironment inside({{"TORCH_TPU_PROBING", "1"}});
+  check_xla_flags(choice_);
+  EXPECT_EQ(count_files(cache()), 0U);
+}
+
 TEST_F(XlaFlagsTest, ErrorsOfAnotherKindAreNotAboutFlags) {
   const ScopedEnvironment environment = with_flags("--xla_cpu_enable_fast_math=false");
   choice_.path = (directory_.path() / "missing.so").string();

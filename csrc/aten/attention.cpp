@@ -1,0 +1,56 @@
+// scaled_dot_product_attention: PyTorch's front end asks which kernel to use and then calls the overrideable
+// one, whose schema has results that are no tensors; ours fills those in.
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "aten/internal_ops.h"
+
+namespace tpu::aten {
+namespace {
+
+// at::SDPBackend (ATen/SDPBackend.h)
+constexpr int64_t kMath = 0;
+constexpr int64_t kOverrideable = 4;
+
+int64_t fused_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     const std::optional<at::Tensor>& mask, double, bool is_causal, std::optional<double>, bool) {
+  const bool ranks = query.dim() == 4 && key.dim() == 4 && value.dim() == 4;
+  const bool batches = ranks && query.size(0) == key.size(0) && query.size(0) == value.size(0);
+  const bool types = at::isFloatingType(query.scalar_type()) && query.scalar_type() == key.scalar_type() &&
+                     query.scalar_type() == value.scalar_type();
+  const bool empty = query.numel() == 0 || key.numel() == 0 || value.numel() == 0;
+  const bool heads = batches && key.size(1) > 0 && key.size(1) == value.size(1) && query.size(1) % key.size(1) == 0;
+  const bool mask_ok = !mask || !mask->defined() || (!is_causal && mask->dim() >= 2 && mask->dim() <= 4);
+  return heads && types && !empty && mask_ok ? kOverrideable : kMath;
+}
+
+using ForwardResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
+                                 at::Tensor, at::Tensor>;
+
+ForwardResult forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                      const std::optional<at::Tensor>& bias, double dropout_p, bool is_causal, bool return_debug_mask,
+                      std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!return_debug_mask, "return_debug_mask is not supported on the tpu device");
+  auto [output, logsumexp, seed, offset] = attention(query, key, value, bias, dropout_p, is_causal, scale);
+  return {output, logsumexp, at::Tensor(), at::Tensor(), query.sym_size(2), key.sym_size(2), seed, offset, at::Tensor()};
+}
+
+FourTensors backward(const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
+                     const at::Tensor& value, const at::Tensor& bias, std::array<bool, 4> wanted, const at::Tensor& out,
+                     const at::Tensor& logsumexp, const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt,
+                     double dropout_p, bool is_causal, const at::Tensor& seed, const at::Tensor& offset,
+                     std::optional<double> scale) {
+  const std::optional<at::Tensor> mask = bias.defined() ? std::optional(bias) : std::nullopt;
+  return attention_backward(grad_out, query, key, value, mask, wanted, out, logsumexp, dropout_p, is_causal, seed,
+                            offset, scale);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fused_sdp_choice", &fused_choice);
+  m.impl("_scaled_dot_product_fused_attention_overrideable", &forward);
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &backward);
+}
+
+}  // namespace
+}  // namespace tpu::aten
