@@ -1,6 +1,6 @@
-// Triangular solves, Cholesky and LU factorisations, and what follows from them. Linear systems and determinants
-// are composed of these in aten/linear_algebra.cpp. Batches broadcast as in torch.linalg. StableHLO has triangular_solve and cholesky; LU with
-// partial pivoting is a loop over columns.
+// Triangular solves, Cholesky and LU factorisations, and what follows from them. Linear systems and
+// determinants are composed of these in aten/linear_algebra.cpp. Batches broadcast as in torch.linalg.
+// StableHLO has triangular_solve and cholesky; LU with partial pivoting is a loop over columns.
 
 #include <algorithm>
 
