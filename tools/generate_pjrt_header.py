@@ -245,6 +245,8 @@ def parse_tables(source: str) -> Tables:
             call = node.value
             if isinstance(call.func, ast.Name) and call.func.id == "_check" and len(call.args) == 3:
                 name = ast.unparse(call.args[0])
+                if name not in tables.records or name not in offsets:
+                    continue  # check_tables() reports it if it is one that we need
                 tables.records[name].offsets = offsets[name]
                 tables.records[name].size = ast.literal_eval(call.args[2])
     return tables
@@ -261,6 +263,9 @@ def check_tables(tables: Tables) -> None:
     missing += [f"{entry}_Args" for entry in tables.slots if f"{entry}_Args" not in tables.records]
     if missing or not tables.slots:
         raise TableError("missing from the tables: " + ", ".join(missing or ["SLOT"]))
+    unchecked = [record.name for record in wanted_records(tables) if record.size == 0]
+    if unchecked:
+        raise TableError("without offsets and size in the tables: " + ", ".join(unchecked))
     for prefix in ENUM_PREFIXES:
         if not any(name.startswith(prefix) for name in tables.constants):
             raise TableError(f"missing from the tables: the constants {prefix}*")
@@ -272,23 +277,23 @@ def check_tables(tables: Tables) -> None:
 
 def wanted_records(tables: Tables) -> list[Record]:
     """The records to declare, each after those it contains."""
-    order: list[Record] = []
+    order: dict[str, Record] = {}
 
     def visit(name: str) -> None:
-        record = tables.records[name]
-        if record in order:
+        if name in order:
             return
+        record = tables.records[name]
         for _, type_name, _ in record.fields:
             if type_name in tables.records:
                 visit(type_name)
-        order.append(record)
+        order[name] = record
 
     for name in EXTRA_STRUCTS:
         visit(name)
     for entry in tables.slots:
         visit(f"{entry}_Args")
     visit("PJRT_Api")
-    return order
+    return list(order.values())
 
 
 def executable_type(struct: str) -> str:
@@ -339,7 +344,7 @@ def struct_size(tables: Tables, record: Record) -> int | None:
 
 def render(tables: Tables) -> str:
     """The text of the header."""
-    records = [record for record in wanted_records(tables)]
+    records = wanted_records(tables)
     anonymous = {type_name for record in records for name, type_name, _ in record.fields if name in record.anonymous}
     records = [record for record in records if record.name not in anonymous]
     lines = [CODE_START.format(major=tables.constants["PJRT_API_MAJOR"], minor=tables.constants["PJRT_API_MINOR"])]
@@ -412,7 +417,7 @@ def main() -> int:
         tables = parse_tables(source.read_text(encoding="utf-8"))
         check_tables(tables)
         text = render(tables)
-    except (TableError, OSError, SyntaxError) as error:
+    except (TableError, OSError, SyntaxError, ValueError) as error:
         print(f"generate_pjrt_header: {error}", file=sys.stderr)
         return 1
     arguments.output.parent.mkdir(parents=True, exist_ok=True)

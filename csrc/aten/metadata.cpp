@@ -42,7 +42,7 @@ void point_at_meta(const c10::FunctionSchema& schema, torch::jit::Stack& stack) 
 
 void run_meta(const c10::OperatorHandle& handle, torch::jit::Stack& stack) {
   point_at_meta(handle.schema(), stack);
-  handle.callBoxedForDispatchKey(c10::DispatchKey::Meta, stack);
+  handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
 }
 
 void flatten(const c10::IValue& value, std::vector<at::Tensor>& into) {

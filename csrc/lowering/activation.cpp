@@ -261,6 +261,24 @@ Values glu_jvp(const OpCall& call) {
   return finish(call, hlo::add(hlo::multiply(value_tangent, sigmoid), gate_part));
 }
 
+/// Forward-mode derivative of glu_backward: glu_backward_jvp(grad_x, grad_glu, x, dgrad_glu, dx, dim).
+Values glu_backward_jvp(const OpCall& call) {
+  DType dtype = work_type(call);
+  Value grad = call.operand(1, dtype), x = call.operand(2, dtype), grad_tangent = call.operand(3, dtype);
+  int64_t axis = wrap_axis(call.integer(5), x.rank());
+  auto [value, gate] = halves(x, axis);
+  auto [value_tangent, gate_tangent] = halves(call.operand(4, dtype), axis);
+  Value sigmoid = hlo::logistic(gate);
+  Value slope = hlo::multiply(sigmoid, rsub(sigmoid, 1));
+  Value slope_tangent = hlo::multiply(slope, gate_tangent);
+  Value first = hlo::add(hlo::multiply(grad_tangent, sigmoid), hlo::multiply(grad, slope_tangent));
+  // Product rule over grad * slope * value, where the slope itself changes by slope_tangent * (1 - 2 sigmoid).
+  Value curved = hlo::multiply(hlo::multiply(grad, value), hlo::multiply(slope_tangent, rsub(mul(sigmoid, 2), 1)));
+  Value linear = hlo::add(hlo::multiply(grad_tangent, value), hlo::multiply(grad, value_tangent));
+  std::vector<Value> parts = {first, hlo::add(hlo::multiply(slope, linear), curved)};
+  return finish(call, hlo::concatenate(parts, axis));
+}
+
 // ---- randomised leaky relu
 
 /// rrelu_with_noise_backward(grad, self, noise, lower, upper, training, self_is_result)
@@ -314,6 +332,7 @@ constexpr Row kRows[] = {
     {"glu", glu},
     {"glu_backward", glu_backward},
     {"glu_jvp", glu_jvp},
+    {"glu_backward_jvp", glu_backward_jvp},
     {"rrelu_with_noise_backward", rrelu_backward},
 };
 

@@ -68,9 +68,9 @@ Problem problem_of(Value q, Value k, Value v, double dropout, bool causal) {
 
 /// What scores are made of, besides the query: everything is carried into loops.
 struct Context {
-  Value k, v;     // [B, Hk, Sk, D], [B, Hk, Sk, Dv]
-  Value scale;    // 0-d, accumulation type
-  Value bias;     // undefined, or rank 4 with dims that are 1 or full; query dim padded to whole blocks
+  Value k, v;          // [B, Hk, Sk, D], [B, Hk, Sk, Dv]
+  Value scale;         // 0-d, accumulation type
+  Value bias;          // undefined, or rank 4 with dims that are 1 or full; query dim padded to whole blocks
   Value seed, offset;  // undefined without dropout
 };
 
@@ -229,7 +229,9 @@ Context context_of(const OpCall& call, const Problem& p, Value k, Value v, size_
   return c;
 }
 
-Value zeros(Builder& builder, DType dtype, const Dims& sizes) { return builder.constant(0.0, TensorType{dtype, sizes}); }
+Value zeros(Builder& builder, DType dtype, const Dims& sizes) {
+  return builder.constant(0.0, TensorType{dtype, sizes});
+}
 
 std::pair<Value, Value> attend_all(const Problem& p, const Context& c, Value q) {
   Builder& builder = q.builder();

@@ -320,7 +320,7 @@ const Row kRows[] = {
     {"index_put", lower_index_put},
     {"_unsafe_index_put", lower_unsafe_index_put},
     {"take", lower_take},
-    {"put", lower_put},
+    {"put_", lower_put},
     {"masked_scatter", lower_masked_scatter},
     {"masked_scatter_backward", lower_masked_scatter_backward},
     {"nonzero_static", lower_nonzero_static},

@@ -22,6 +22,13 @@ std::string range_message(int64_t axis, int64_t size) {
   return "index is out of bounds for dimension " + std::to_string(axis) + " with size " + std::to_string(size);
 }
 
+/// The larger (kGt) or smaller (kLt) of two numbers, NaN if either is. Written out because the CPU plugin's
+/// scatter loses NaN in stablehlo.maximum and minimum, although its elementwise code does not.
+Value extreme(Value a, Value b, Compare wins) {
+  if (!is_floating(a.dtype())) return wins == Compare::kGt ? maximum(a, b) : minimum(a, b);
+  return select(bit_or(compare(a, b, wins), compare(a, a, Compare::kNe)), a, b);
+}
+
 Region combiner(Combine combine) {
   return [combine](std::span<const Value> a) -> std::vector<Value> {
     switch (combine) {
@@ -32,9 +39,9 @@ Region combiner(Combine combine) {
       case Combine::kMultiply:
         return {multiply(a[0], a[1])};
       case Combine::kMaximum:
-        return {maximum(a[0], a[1])};
+        return {extreme(a[0], a[1], Compare::kGt)};
       case Combine::kMinimum:
-        return {minimum(a[0], a[1])};
+        return {extreme(a[0], a[1], Compare::kLt)};
     }
     throw Error(Code::kInternal, "scatter: unknown combination");
   };

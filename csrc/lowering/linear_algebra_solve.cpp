@@ -159,9 +159,9 @@ void check_info(const OpCall& call, Value info, const std::string& message) {
   call.check(reduce(bad, Reducer::kOr, iota(info.rank())), Code::kInternal, message);
 }
 
-constexpr char kNotPositive[] =
-    "The factorization could not be completed because the input is not positive-definite";
-constexpr char kSingular[] = "The diagonal element is zero, the solve could not be completed because the input is singular";
+constexpr char kNotPositive[] = "The factorization could not be completed because the input is not positive-definite";
+constexpr char kSingular[] =
+    "The diagonal element is zero, the solve could not be completed because the input is singular";
 
 std::vector<Value> linalg_cholesky_ex(const OpCall& call) {
   const Cholesky result = factor_positive(call.tensor(0), call.boolean(1));
@@ -291,9 +291,7 @@ std::vector<Value> eliminate_column(Value k, std::span<const Value> state, bool 
   return {next, pivots, permutation, info};
 }
 
-Value flatten_batch(Value x) {
-  return reshape(x, {product(batch_of(x.dims())), rows_of(x), columns_of(x)});
-}
+Value flatten_batch(Value x) { return reshape(x, {product(batch_of(x.dims())), rows_of(x), columns_of(x)}); }
 
 Lu factor_lu(Value x, bool pivot) {
   const Value flat = flatten_batch(x);
@@ -319,11 +317,12 @@ Value permutation_of(Value pivots, int64_t n) {
   if (b == 0 || n == 0) return reshape(order, {b, n});
   const Value state[] = {order};
   const Value fixed[] = {subtract(pivots, full_like(pivots, 1))};
-  const auto last = counted_loop(scalar(builder, count, DType::kS32), state, fixed, [&](Value k, auto carried, auto rest) {
-    const Value start[] = {scalar(k.builder(), int64_t{0}, DType::kS32), k};
-    const Value p = reshape(dynamic_slice(rest[0], start, {b, 1}), {b});
-    return std::vector<Value>{exchange_rows(carried[0], k, p)};
-  });
+  const auto last =
+      counted_loop(scalar(builder, count, DType::kS32), state, fixed, [&](Value k, auto carried, auto rest) {
+        const Value start[] = {scalar(k.builder(), int64_t{0}, DType::kS32), k};
+        const Value p = reshape(dynamic_slice(rest[0], start, {b, 1}), {b});
+        return std::vector<Value>{exchange_rows(carried[0], k, p)};
+      });
   return reshape(last[0], {b, n});
 }
 
@@ -427,8 +426,8 @@ std::vector<Value> linalg_lu_solve(const OpCall& call) {
   const bool left = call.boolean(3), adjoint_system = call.boolean(4);
   // X A = B is A^H X^H = B^H.
   if (!left) b = adjoint(b);
-  Value x = adjoint_system == left ? solve_adjoint_with_lu(packed, permutation, b)
-                                   : solve_with_lu(packed, permutation, b);
+  Value x =
+      adjoint_system == left ? solve_adjoint_with_lu(packed, permutation, b) : solve_with_lu(packed, permutation, b);
   if (!left) x = adjoint(x);
   return {to_result(call, 0, x)};
 }
@@ -452,7 +451,8 @@ std::vector<Value> linalg_solve_ex(const OpCall& call) {
   const bool vectors = sizes.size() + 1 == a.rank();
   Dims padded = sizes;
   if (vectors) padded.push_back(1);
-  Value b = broadcast_to(vectors ? unsqueeze(call.tensor(1), static_cast<int64_t>(sizes.size())) : call.tensor(1), padded);
+  Value b =
+      broadcast_to(vectors ? unsqueeze(call.tensor(1), static_cast<int64_t>(sizes.size())) : call.tensor(1), padded);
   if (!left && !vectors) b = transposed(b);
   const Dims batch = batch_of(b.dims());
   const Value packed = flatten_batch(broadcast_to(reshape(lu.packed, a.dims()), matrix_dims(batch, n, n)));

@@ -8,9 +8,9 @@ namespace {
 using Family = std::span<const Row> (*)();
 
 constexpr Family kFamilies[] = {
-    elementwise_rows, reduction_rows, normalization_rows, linear_algebra_rows, attention_rows, convolution_rows,
-    pooling_rows,     indexing_rows,  sorting_rows,       shape_rows,          padding_rows,   creation_rows,
-    random_rows,      optimizer_rows, loss_rows,          activation_rows,     fft_rows,
+    elementwise_rows, reduction_rows,     normalization_rows, linear_algebra_rows, attention_rows,  convolution_rows,
+    pooling_rows,     interpolation_rows, indexing_rows,      sorting_rows,        shape_rows,      padding_rows,
+    creation_rows,    random_rows,        optimizer_rows,     loss_rows,           activation_rows, fft_rows,
 };
 
 std::vector<Row> sorted_rows() {

@@ -46,6 +46,7 @@ std::span<const Row> linear_algebra_rows();
 std::span<const Row> attention_rows();
 std::span<const Row> convolution_rows();
 std::span<const Row> pooling_rows();
+std::span<const Row> interpolation_rows();
 std::span<const Row> indexing_rows();
 std::span<const Row> sorting_rows();
 std::span<const Row> shape_rows();
