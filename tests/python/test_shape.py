@@ -47,7 +47,6 @@ MOVES: dict[str, Callable[[Tensor], Tensor]] = {
     "diagonal_scatter": lambda x: torch.diagonal_scatter(x, x[:, :3, 0].contiguous(), 1, 1, 2),
     "select_scatter": lambda x: torch.select_scatter(x, x[0] * 0 + x[1], 0, -1),
     "slice_scatter": lambda x: torch.slice_scatter(x, x[:, :2], 1, 1, 3),
-    "channel_shuffle": lambda x: torch.channel_shuffle(x.reshape(1, 6, 2, 4), 3),
     "pad": lambda x: F.pad(x, (1, 2, 0, 3)),
     "pad_crop": lambda x: F.pad(x, (-1, 2, 1, -2)),
     "movedim": lambda x: x.movedim(0, -1).contiguous(),
@@ -91,10 +90,11 @@ def test_cat_of_channels_last() -> None:
 
 def test_out_forms() -> None:
     def into(a: Tensor) -> list[Tensor]:
-        joined, lower = a.new_empty(0), a.new_empty(a.shape)
+        joined, lower, upper = a.new_empty(0), a.new_empty(a.shape), a.new_empty(a.shape)
         torch.cat([a, a], out=joined)
         torch.tril(a, out=lower)
-        return [joined, lower, a.clone().tril_(1), a.clone().triu_(-1)]
+        torch.triu(a, out=upper)
+        return [joined, lower, upper, a.clone().tril_(1), a.clone().triu_(-1)]
 
     check(into, values(3, 4))
 
@@ -165,6 +165,7 @@ GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
     "diagonal_below": lambda x: x.diagonal(-1, 1, 2) * 2,
     "pixel_shuffle": lambda x: F.pixel_shuffle(x.reshape(2, 4, 3, 2), 2) * 2,
     "pixel_unshuffle": lambda x: F.pixel_unshuffle(x.reshape(1, 4, 12), 2) * 2,
+    "channel_shuffle": lambda x: torch.channel_shuffle(x.reshape(2, 6, 4), 3) * 2,
     "cat": lambda x: torch.cat([x, x * 2], 1) * 3,
     "repeat": lambda x: x.repeat(2, 1, 2) * 2,
     "roll": lambda x: x.roll(1, 0) * x,
