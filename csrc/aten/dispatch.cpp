@@ -1,6 +1,9 @@
 #include "aten/dispatch.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/resize.h>
+
+#include <algorithm>
 
 #include <bit>
 
@@ -118,6 +121,11 @@ void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySe
       TORCH_INTERNAL_ASSERT(attempt <= 64, "the plan of ", op_.name, " does not settle");
       const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, count);
       signature.parse(op_, arguments, gather);
+      if (signature.marked) {
+        signature.tensors.clear();
+        run_resolved(handle, keys, stack);
+        return;
+      }
       const PlanTable::Found found = plans_.get(op_, signature, arguments);
       if (found.refused) {
         signature.tensors.clear();  // its values must not outlive this call
@@ -142,6 +150,44 @@ void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySe
       return;
     }
   });
+}
+
+// The same call with conjugate and negative marks turned into elements; a marked tensor that is written gets
+// its result copied back through the mark.
+void RowKernel::run_resolved(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const size_t count = handle.schema().arguments().size();
+  const size_t first = stack->size() - count;
+  std::vector<std::pair<at::Tensor, at::Tensor>> written;
+  for (size_t i = 0; i < count; ++i) {
+    c10::IValue& value = (*stack)[first + i];
+    const auto resolve = [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || !(tensor.is_conj() || tensor.is_neg())) return tensor;
+      at::Tensor plain = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
+      plain.copy_(tensor);
+      if (std::find(op_.written.begin(), op_.written.end(), i) != op_.written.end()) written.emplace_back(tensor, plain);
+      return plain;
+    };
+    if (value.isTensor()) {
+      value = resolve(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(resolve(tensor));
+      value = list;
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+        list.push_back(tensor ? std::optional(resolve(*tensor)) : std::nullopt);
+      }
+      value = list;
+    }
+  }
+  (*this)(handle, keys, stack);
+  for (const auto& [marked, plain] : written) {
+    marked.copy_(plain);
+    for (c10::IValue& result : *stack) {
+      if (result.isTensor() && result.toTensor().is_same(plain)) result = marked;
+    }
+  }
 }
 
 // Plans do not know the numbers' values, so the size is settled on every call.

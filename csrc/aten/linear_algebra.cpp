@@ -1,5 +1,5 @@
-// Linear systems and determinants, composed of the LU rows. They are no rows themselves because PyTorch's
-// gradient formulas expect the factors of A^T where A is contiguous and real, and a lowering sees no strides.
+// Linear systems and determinants, composed of the LU rows: their results are factors of A, which PyTorch's
+// gradient formulas use again.
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/linalg_lu_factor_ex.h>
@@ -9,10 +9,10 @@
 namespace tpu::aten {
 namespace {
 
-bool factors_transpose(const at::Tensor& a) { return a.is_contiguous() && !a.is_complex(); }
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor> factors(const at::Tensor& a, bool check_errors) {
-  return at::linalg_lu_factor_ex(factors_transpose(a) ? a.mT() : a, /*pivot=*/true, check_errors);
+/// Factors as the gradient of a determinant expects them: of A^T where A is contiguous and real.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> determinant_factors(const at::Tensor& a) {
+  const bool transposed = a.is_contiguous() && !a.is_complex();
+  return at::linalg_lu_factor_ex(transposed ? a.mT() : a, /*pivot=*/true, /*check_errors=*/false);
 }
 
 /// True where B holds one vector per matrix of A rather than a matrix.
@@ -29,9 +29,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> solve(const at::Tenso
   const bool vectors = is_vector_case(a, b);
   TORCH_CHECK(left || !vectors,
               "linalg.solve: Vector broadcasting of the left hand side is not supported for left=False.");
-  auto [lu, pivots, info] = factors(a, check_errors);
+  auto [lu, pivots, info] = at::linalg_lu_factor_ex(a, /*pivot=*/true, check_errors);
   const at::Tensor solved =
-      at::linalg_lu_solve(lu, pivots, vectors ? b.unsqueeze(-1) : b, left, /*adjoint=*/factors_transpose(a));
+      at::linalg_lu_solve(lu, pivots, vectors ? b.unsqueeze(-1) : b, left, /*adjoint=*/false);
   return {vectors ? solved.squeeze(-1) : solved, lu, pivots, info};
 }
 
@@ -45,7 +45,7 @@ at::Tensor permutation_sign(const at::Tensor& pivots, at::ScalarType dtype) {
 /// result, LU, pivots.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> det(const at::Tensor& a) {
   TORCH_CHECK(a.dim() >= 2 && a.size(-1) == a.size(-2), "linalg.det: A must be batches of square matrices");
-  auto [lu, pivots, info] = factors(a, false);
+  auto [lu, pivots, info] = determinant_factors(a);
   const at::Tensor diagonal = lu.diagonal(0, -2, -1);
   return {diagonal.prod(-1).mul(permutation_sign(pivots, diagonal.scalar_type())), lu, pivots};
 }
@@ -53,7 +53,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> det(const at::Tensor& a) {
 /// sign, logabsdet, LU, pivots.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> slogdet(const at::Tensor& a) {
   TORCH_CHECK(a.dim() >= 2 && a.size(-1) == a.size(-2), "linalg.slogdet: A must be batches of square matrices");
-  auto [lu, pivots, info] = factors(a, false);
+  auto [lu, pivots, info] = determinant_factors(a);
   const at::Tensor diagonal = lu.diagonal(0, -2, -1);
   const at::Tensor sign = diagonal.sgn().prod(-1).mul(permutation_sign(pivots, diagonal.scalar_type()));
   return {sign, diagonal.abs().log().sum(-1), lu, pivots};

@@ -87,6 +87,7 @@ class Parser {
                   "! (when checking argument in method ", op_.name, ")");
     }
     const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    s_.marked |= impl.is_conj() || impl.is_neg();
     runtime::ValueRef value = device::slot_of(tensor).load();
     const TensorType& base = value->type();
     const auto dtype = static_cast<uint64_t>(tensor.scalar_type());
@@ -201,6 +202,7 @@ void Signature::parse(const Operator& op, at::ArrayRef<c10::IValue> arguments, u
   tensors.clear();
   scalars.clear();
   device = -1;
+  marked = false;
   key.push_back(state_word(op.row->heavy));
   Parser parser(*this, op, gather);
   for (size_t i = 0; i < op.kinds.size(); ++i) parser.argument(op.kinds[i], i, arguments[i]);

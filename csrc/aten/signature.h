@@ -33,6 +33,8 @@ struct Signature {
   c10::SmallVector<TensorUse, 6> tensors;
   c10::SmallVector<ScalarUse, 4> scalars;
   c10::DeviceIndex device = -1;
+  /// Some tensor carries a conjugate or negative mark: PyTorch hands those to products unresolved.
+  bool marked = false;
 
   /// Reads `arguments` (those of the row first, then out arguments). Raises on tensors of other devices.
   /// `gather` has a bit for each tensor use that must use the general window form.

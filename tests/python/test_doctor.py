@@ -82,7 +82,7 @@ def test_report_for_people() -> None:
     ("kind", "words"),
     [
         ("missing", "not a file"),
-        ("text", "invalid ELF header"),
+        ("text", "cannot use the PJRT plugin"),
         ("no entry", "GetPjrtApi"),
         ("null", "GetPjrtApi"),
         ("aborting", "ended its process (signal 6)"),

@@ -178,8 +178,7 @@ def test_unfold_overlapping_read(dtype: torch.dtype) -> None:
 def test_negative_and_conjugate_bits_are_materialised() -> None:
     z = torch.complex(numbers(2, 3), -numbers(2, 3))
     check(lambda z: (z.conj() * z, z.conj().resolve_conj(), z.conj().imag.resolve_neg(), z.conj().t() @ z), z)
-    check(lambda z: z.conj().copy_(z), z)
-    assert z.to(DEVICE).conj().cpu().is_conj() == z.conj().cpu().is_conj()
+    check(lambda z: z.clone().conj().copy_(z), z)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])

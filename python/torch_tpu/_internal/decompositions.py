@@ -22,6 +22,8 @@ def lookup(name: str, overload: str) -> Callable[..., Any] | None:
     op = _overload(name, overload)
     if op is None:
         return None
+    if name in _OWN and overload == "":
+        return _OWN[name]
     table = torch._decomp.decomposition_table
     if op in table:
         return _without_options(table[op])
@@ -84,3 +86,55 @@ def _write_results(functional: Any, outs: list[str]) -> Callable[..., Any]:
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     return out_form
+
+
+def _self_attention(
+    x: torch.Tensor, heads: int, qkv: tuple[torch.Tensor, torch.Tensor], mask: torch.Tensor | None, mask_type: int | None
+) -> torch.Tensor:
+    """Attention of ``x`` [batch, length, width] to itself; True in a boolean mask means: do not look."""
+    batch, length, width = x.shape
+    q, k, v = torch.nn.functional.linear(x, *qkv).view(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+    if mask is not None:
+        if mask_type == 1:  # key padding, [batch, length]
+            mask = mask.view(batch, 1, 1, length)
+        mask = mask.logical_not() if mask.dtype == torch.bool else mask
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return out.transpose(1, 2).reshape(batch, length, width)
+
+
+def _transformer_encoder_layer_fwd(
+    src: torch.Tensor, embed_dim: int, num_heads: int, qkv_weight: torch.Tensor, qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor, proj_bias: torch.Tensor, use_gelu: bool, norm_first: bool, eps: float,
+    norm_weight_1: torch.Tensor, norm_bias_1: torch.Tensor, norm_weight_2: torch.Tensor, norm_bias_2: torch.Tensor,
+    ffn_weight_1: torch.Tensor, ffn_bias_1: torch.Tensor, ffn_weight_2: torch.Tensor, ffn_bias_2: torch.Tensor,
+    mask: torch.Tensor | None = None, mask_type: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """What nn.TransformerEncoderLayer calls in evaluation instead of its modules."""
+    functional = torch.nn.functional
+    if src.is_nested:
+        raise NotImplementedError("nested tensors are not supported on the tpu device")
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        out = _self_attention(x, num_heads, (qkv_weight, qkv_bias), mask, mask_type)
+        return functional.linear(out, proj_weight, proj_bias)
+
+    def feed_forward(x: torch.Tensor) -> torch.Tensor:
+        hidden = functional.linear(x, ffn_weight_1, ffn_bias_1)
+        hidden = functional.gelu(hidden) if use_gelu else functional.relu(hidden)
+        return functional.linear(hidden, ffn_weight_2, ffn_bias_2)
+
+    def norm_1(x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+
+    def norm_2(x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        src = src + attend(norm_1(src))
+        return src + feed_forward(norm_2(src))
+    src = norm_1(src + attend(src))
+    return norm_2(src + feed_forward(src))
+
+
+# Operators that PyTorch has no decomposition for.
+_OWN: dict[str, Callable[..., Any]] = {"aten::_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd}
