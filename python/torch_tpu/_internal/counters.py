@@ -20,13 +20,13 @@ def reset_host_fallbacks() -> None:
 
 
 def compile_stats() -> dict[str, float]:
-    """Counters of the compiler and its cache: compiles, compile_seconds, memory_hits, disk_hits, executions, flushes,
-    programs."""
+    """Counters of the compiler and its cache: compiles, compile_seconds, memory_hits, disk_hits, failed (compiles),
+    programs (now in memory), executions and nodes (operators recorded)."""
     return _C.compile_stats()
 
 
 def reset_compile_stats() -> None:
-    """Sets the counts of :func:`compile_stats` back to zero."""
+    """Sets the counts of the compiler in :func:`compile_stats` back to zero; executions and nodes go on."""
     _C.reset_compile_stats()
 
 
