@@ -112,6 +112,7 @@ void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySe
   device::translate([&] {
     thread_local Signature signature;
     uint64_t gather = 0;
+    if (op_.factory) resize_factory_output(torch::jit::last(*stack, count));
     // Each out tensor may be resized once, each tensor may fall back to its general window once.
     for (size_t attempt = 0;; ++attempt) {
       TORCH_INTERNAL_ASSERT(attempt <= 64, "the plan of ", op_.name, " does not settle");
@@ -141,6 +142,13 @@ void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySe
       return;
     }
   });
+}
+
+// Plans do not know the numbers' values, so the size is settled on every call.
+void RowKernel::resize_factory_output(at::ArrayRef<c10::IValue> arguments) const {
+  const Metadata meta = compute_metadata(op_, arguments);
+  const at::Tensor& out = arguments[op_.written[0]].toTensor();
+  if (out.sizes() != meta.written[0].sizes()) resize_output(out, meta.written[0].sizes());
 }
 
 void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit::Stack* stack) {
