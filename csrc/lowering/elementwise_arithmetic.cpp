@@ -129,6 +129,7 @@ Values modulo(const OpCall& call) {
 
 /// base ** exponent for integers, wrapping; a negative exponent gives 0 except for bases 1 and -1.
 Value integer_power(Value base, Value exponent) {
+  if (base.dtype() == DType::kBool) return hlo::bit_or(base, hlo::logical_not(exponent));
   TensorType type = base.type();
   Value one = full_like(base, 1);
   bool is_signed = is_signed_integer(type.dtype);
@@ -296,6 +297,10 @@ Value greatest_common_divisor(Value a, Value b) {
 }
 
 Value least_common_multiple(Value a, Value b) {
+  if (byte_size(a.dtype()) < 4) {  // C's integer promotion: the magnitude is taken before narrowing
+    Value wide = least_common_multiple(hlo::convert(a, DType::kS32), hlo::convert(b, DType::kS32));
+    return hlo::convert(wide, a.dtype());
+  }
   Value divisor = greatest_common_divisor(a, b);
   Value none = eq(divisor, 0.0);
   Value quotient = hlo::divide(a, hlo::select(none, full_like(divisor, 1), divisor));
@@ -309,16 +314,19 @@ Value least_common_multiple(Value a, Value b) {
 /// Bits are mapped to integers in the order of the floats they stand for (both zeros to 0).
 Value next_after(Value x, Value y) {
   DType bits_type = byte_size(x.dtype()) == 8 ? DType::kS64 : byte_size(x.dtype()) == 4 ? DType::kS32 : DType::kS16;
+  auto lowest = [&](Value bits) {
+    return bits.builder().constant(std::numeric_limits<int64_t>::min() >> (64 - bit_width(bits_type)), bits.type());
+  };
   auto mirror_negative = [&](Value bits) {
-    Value lowest =
-        bits.builder().constant(std::numeric_limits<int64_t>::min() >> (64 - bit_width(bits_type)), bits.type());
-    return hlo::select(lt(bits, 0.0), hlo::subtract(lowest, bits), bits);
+    return hlo::select(lt(bits, 0.0), hlo::subtract(lowest(bits), bits), bits);
   };
   Value from = mirror_negative(hlo::bitcast_convert(x, bits_type));
   Value to = mirror_negative(hlo::bitcast_convert(y, bits_type));
   Value step = hlo::select(gt(to, from), full_like(from, 1), full_like(from, -1));
-  Value moved = hlo::bitcast_convert(mirror_negative(hlo::add(from, step)), x.dtype());
-  Value result = hlo::select(eq(from, to), y, moved);
+  Value moved = mirror_negative(hlo::add(from, step));
+  // Zero reached from below keeps the minus sign.
+  moved = hlo::select(hlo::bit_and(eq(moved, 0.0), lt(from, 0.0)), lowest(from), moved);
+  Value result = hlo::select(eq(from, to), y, hlo::bitcast_convert(moved, x.dtype()));
   return hlo::select(is_nan(x), x, hlo::select(is_nan(y), y, result));
 }
 

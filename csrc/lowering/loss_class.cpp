@@ -23,6 +23,7 @@ Value at_target(Value target, const Dims& sizes, int64_t axis) {
 
 /// x[n, target[n], ...] for `x` with classes on `axis` and targets already in range.
 Value pick_class(Value x, Value target, int64_t axis) {
+  if (target.type().numel() == 0) return full_like(hlo::convert(target, x.dtype()), 0);  // no sample to slice
   hlo::GatherDims dims;
   for (int64_t i = 0, k = 0; i < static_cast<int64_t>(x.rank()); ++i) {
     if (i == axis) continue;
@@ -46,6 +47,7 @@ Value look_up(Value table, Value index) {
 
 /// x[n, index[n, k]] for x of sizes [samples, classes].
 Value pick_along(Value x, Value index) {
+  if (index.type().numel() == 0) return full_like(x, 0);
   hlo::GatherDims dims;
   dims.operand_batching_dims = {0};
   dims.start_indices_batching_dims = {0};

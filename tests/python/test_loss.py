@@ -102,7 +102,9 @@ def test_cross_entropy_variants() -> None:
     compare(lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), x, target)
     compare(lambda x, t: F.cross_entropy(x, t, ignore_index=2), x, target)
     compare(lambda x, t: F.cross_entropy(x, t), x, torch.softmax(torch.randn(6, 5), 1))
-    compare(lambda x, t: F.cross_entropy(x, t, reduction="sum"), x.to(torch.bfloat16), target)
+    # Both devices round the log-probabilities to bfloat16, and exp(log p) - 1 cancels: two roundings apart.
+    half = x.to(torch.bfloat16)
+    compare(lambda x, t: F.cross_entropy(x, t, reduction="sum"), half, target, rtol=0.03, atol=4e-3)
 
 
 def test_everything_ignored() -> None:
