@@ -169,6 +169,9 @@ Results batch_norm_backward(const OpCall& call) {
                        multiply(centered, channelwise(projection, x.dims())));
     }
     results[0] = convert(multiply(inner, channelwise(scale, x.dims())), call.result_type(0).dtype);
+  } else if (call.result_type(0).dims == x.dims()) {
+    // PyTorch's meta kernel announces this gradient even when nobody wants it.
+    results[0] = call.builder().constant(0.0, call.result_type(0));
   }
   if (wanted[1]) results[1] = convert(dot, call.result_type(1).dtype);
   if (wanted[2]) results[2] = convert(grad_sum, call.result_type(2).dtype);
