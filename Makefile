@@ -81,11 +81,16 @@ build: $(CONFIGURED) $(STAMPS)/develop $(PLUGIN_STAMP)
 demo: build $(STAMPS)/requirements-test $(STAMPS)/model
 	@$(RUN) examples/demo.py
 
-test-cpp: $(CONFIGURED)
+# Files of the CPU plugins installed here, the preferred one first, separated by colons.
+TEST_PLUGINS = $(shell ls $(VENV)/lib/python3.*/site-packages/lammps_jax_pjrt_cpu/*.so \
+  $(VENV)/lib/python3.*/site-packages/fastatomstruct_xla_cpu/*.so 2>/dev/null | paste -sd:)
+
+test-cpp: $(CONFIGURED) $(PLUGIN_STAMP) $(STAMPS)/requirements-test
 	@tools/system_packages.sh $(BIN)/python --tests
 	@$(BIN)/cmake -DTPU_BUILD_TESTS=ON $(BUILD) >/dev/null
 	@$(BIN)/ninja -C $(BUILD) -j $(JOBS)
-	@cd $(BUILD) && $(BIN)/ctest --output-on-failure --timeout 120 -j $(JOBS)
+	@cd $(BUILD) && TPU_TEST_PLUGINS=$(TEST_PLUGINS) TORCH_TPU_PJRT_PLUGIN=$(firstword $(subst :, ,$(TEST_PLUGINS))) \
+	  $(BIN)/ctest --output-on-failure --timeout 300 -j $(JOBS)
 
 test-python: build $(STAMPS)/requirements-test $(STAMPS)/model
 	@$(RUN) -m pytest $(PYTEST_ARGS)

@@ -1,9 +1,11 @@
 #include "aten/copies.h"
 
 #include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/neg.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -120,12 +122,19 @@ at::Tensor to_host(const at::Tensor& tensor) {
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& destination, bool) {
   return device::translate([&]() -> at::Tensor {
     if (destination.numel() == 0) return destination;
-    // Conjugate and negative are marks on a view: the elements move as they are, the marks are resolved.
-    if (source.is_conj() != destination.is_conj()) {
-      return copy_from(source.conj().resolve_conj(), destination.is_conj() ? destination.conj() : destination, false), destination;
+    // Conjugate and negative are marks on a view. Both sides are taken without them, and the elements are
+    // changed where the marks differ.
+    if (source.is_conj() || destination.is_conj()) {
+      const at::Tensor plain = source.is_conj() ? source.conj() : source;
+      const bool differ = source.is_conj() != destination.is_conj();
+      copy_from(differ ? at::conj_physical(plain) : plain, destination.is_conj() ? destination.conj() : destination, false);
+      return destination;
     }
-    if (source.is_neg() != destination.is_neg()) {
-      return copy_from(source._neg_view().resolve_neg(), destination.is_neg() ? destination._neg_view() : destination, false), destination;
+    if (source.is_neg() || destination.is_neg()) {
+      const at::Tensor plain = source.is_neg() ? source._neg_view() : source;
+      const bool differ = source.is_neg() != destination.is_neg();
+      copy_from(differ ? at::neg(plain) : plain, destination.is_neg() ? destination._neg_view() : destination, false);
+      return destination;
     }
     const bool from_device = source.device().is_privateuseone();
     const bool to_device = destination.device().is_privateuseone();

@@ -73,6 +73,8 @@ Indices integer_indices(const at::Tensor& self, const Indices& indices) {
       continue;
     }
     if (index->scalar_type() != at::kBool && index->scalar_type() != at::kByte) {
+      TORCH_CHECK_INDEX(index->scalar_type() == at::kLong || index->scalar_type() == at::kInt,
+                        "tensors used as indices must be long, int, byte or bool tensors");
       result.push_back(index->device() == self.device() ? *index : index->to(self.device()));
       ++axis;
       continue;

@@ -4,6 +4,7 @@
 
 #include <bit>
 
+#include "aten/call_site.h"
 #include "aten/fallback.h"
 #include "base/hash.h"
 #include "device/errors.h"
@@ -111,12 +112,15 @@ void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySe
   device::translate([&] {
     thread_local Signature signature;
     uint64_t gather = 0;
-    for (;;) {
+    if (op_.factory) resize_factory_output(torch::jit::last(*stack, count));
+    // Each out tensor may be resized once, each tensor may fall back to its general window once.
+    for (size_t attempt = 0;; ++attempt) {
+      TORCH_INTERNAL_ASSERT(attempt <= 64, "the plan of ", op_.name, " does not settle");
       const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, count);
       signature.parse(op_, arguments, gather);
       const PlanTable::Found found = plans_.get(op_, signature, arguments);
       if (found.refused) {
-        signature.tensors.clear();
+        signature.tensors.clear();  // its values must not outlive this call
         run_without_row(handle, keys, stack);
         return;
       }
@@ -138,6 +142,13 @@ void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySe
       return;
     }
   });
+}
+
+// Plans do not know the numbers' values, so the size is settled on every call.
+void RowKernel::resize_factory_output(at::ArrayRef<c10::IValue> arguments) const {
+  const Metadata meta = compute_metadata(op_, arguments);
+  const at::Tensor& out = arguments[op_.written[0]].toTensor();
+  if (out.sizes() != meta.written[0].sizes()) resize_output(out, meta.written[0].sizes());
 }
 
 void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit::Stack* stack) {
@@ -185,7 +196,7 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
   const c10::DeviceIndex device = signature.device;
   signature.tensors.clear();  // the recorder must hold the only references of ours
   graph::Recorder::of(device).record(call.plan, std::move(inputs), {words.data(), words.size()},
-                                     {targets.data(), targets.size()}, capture_location());
+                                     {targets.data(), targets.size()}, call_site());
   push_results(call, std::move(created), stack);
 }
 

@@ -47,6 +47,7 @@ class RowKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack);
 
  private:
+  void resize_factory_output(at::ArrayRef<c10::IValue> arguments) const;
   void launch(const PlannedCall& call, Signature& signature, torch::jit::Stack* stack);
   void push_results(const PlannedCall& call, std::vector<at::Tensor> created, torch::jit::Stack* stack) const;
 

@@ -89,6 +89,15 @@ void collect_written(const Operator& op, const torch::jit::Stack& arguments, std
   }
 }
 
+void check_castable(const Metadata& meta) {
+  for (size_t k = 0; k < std::min(meta.results.size(), meta.written.size()); ++k) {
+    if (!meta.results[k].defined() || !meta.written[k].defined()) continue;
+    const c10::ScalarType from = meta.results[k].scalar_type();
+    const c10::ScalarType to = meta.written[k].scalar_type();
+    TORCH_CHECK(c10::canCast(from, to), "result type ", from, " can't be cast to the desired output type ", to);
+  }
+}
+
 }  // namespace
 
 Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> arguments) {
@@ -106,19 +115,23 @@ Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> argument
     }
     return meta;
   }
-  if (op.form != Form::kFunctional) {
-    // For the checks that only the written form makes: sizes must match, dtypes must be castable.
+  if (op.form != Form::kFunctional && op.functional == op.handle) {  // a factory: the out tensor tells all
     torch::jit::Stack stack = meta_arguments(op, arguments, arguments.size());
     collect_written(op, stack, meta.written);
     run_meta(op.handle, stack);
-    if (op.functional == op.handle) {  // a factory: the out tensor tells all
-      meta.results = meta.written;
-      return meta;
-    }
+    meta.results = meta.written;
+    return meta;
   }
   torch::jit::Stack stack = meta_arguments(op, arguments, row_arguments);
   run_meta(op.functional, stack);
   for (const c10::IValue& value : stack) flatten(value, meta.results);
+  if (op.form == Form::kFunctional) return meta;
+
+  torch::jit::Stack written_form = meta_arguments(op, arguments, arguments.size());
+  collect_written(op, written_form, meta.written);
+  check_castable(meta);
+  // For the checks that only the written form makes: an in-place result must not broadcast self.
+  run_meta(op.handle, written_form);
   return meta;
 }
 

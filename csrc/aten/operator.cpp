@@ -119,6 +119,7 @@ Operator::Operator(c10::OperatorHandle handle_, c10::OperatorHandle functional_,
   for (const c10::Argument& result : handle.schema().returns()) {
     if (result.alias_info() == nullptr) ++returned;
   }
+  factory = form == Form::kOut && functional == handle;
   if (row->name == "native_batch_norm") written = {3, 4};  // its schema does not say that it updates them
 }
 

@@ -44,6 +44,8 @@ struct Operator {
   std::vector<size_t> written;   // argument positions that are written, in the order of results
   size_t returned = 0;           // results that are new tensors (kFunctional, kMutating)
   bool has_generator = false;
+  /// Makes its result from numbers alone (arange, linspace): they also decide the size of the out tensor.
+  bool factory = false;
 
   Operator(c10::OperatorHandle handle, c10::OperatorHandle functional, const lowering::Row* row, Form form);
 };

@@ -1,5 +1,7 @@
 #include "aten/plan_builder.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include "base/error.h"
 #include "device/dtypes.h"
 #include "device/storage.h"
@@ -22,6 +24,7 @@ class PlanBuilder {
     if (op_.form == Form::kOut) {
       if (auto resize = wrong_out_size()) return *resize;
     }
+    for (uint32_t use : written_uses()) at::assert_no_internal_overlap(*signature_.tensors[use].tensor);
     graph::Plan& plan = call_->plan;
     plan.id = graph::next_plan_id();
     plan.row = op_.row;

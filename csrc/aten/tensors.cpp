@@ -3,6 +3,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
@@ -81,6 +82,15 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::
   return make_empty(sizes, strides, dtype, chosen);
 }
 
+// A tensor of zeros without storage, which autograd uses for tangents that are zero.
+at::Tensor efficient_zero_tensor(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype,
+                                 std::optional<c10::Layout>, std::optional<c10::Device> chosen, std::optional<bool>) {
+  const c10::DeviceIndex index = chosen && chosen->has_index() ? chosen->index() : device::current_device();
+  at::native::ZeroTensorAllocator allocator(c10::Device(c10::DeviceType::PrivateUse1, index));
+  const c10::DispatchKeySet keys{c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor};
+  return at::detail::empty_generic(sizes, &allocator, keys, c10::dtype_or_default(dtype), std::nullopt);
+}
+
 // ---- set_ and resize_
 
 void set_geometry(const at::Tensor& self, c10::IntArrayRef sizes, c10::OptionalIntArrayRef strides, int64_t offset) {
@@ -149,6 +159,7 @@ void record_stream(at::Tensor&, c10::Stream) {}  // a value lives as long as any
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty_memory_format);
   m.impl("empty_strided", &empty_strided);
+  m.impl("_efficientzerotensor", &efficient_zero_tensor);
   m.impl("as_strided", &at::native::as_strided_tensorimpl);
   m.impl("view", &at::native::view);
   m.impl("_reshape_alias", &at::native::_reshape_alias);

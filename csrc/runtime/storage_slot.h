@@ -14,7 +14,14 @@ namespace tpu::runtime {
 
 class StorageSlot final : public Pooled<StorageSlot> {
  public:
-  StorageSlot(ValueRef value, uint64_t address) : value_(std::move(value)), address_(address) {}
+  StorageSlot(ValueRef value, uint64_t address);
+  ~StorageSlot();
+  StorageSlot(const StorageSlot&) = delete;
+  StorageSlot& operator=(const StorageSlot&) = delete;
+
+  /// The live slot that starts at `address`, or nullptr. PyTorch rebuilds a storage from its data_ptr() in a
+  /// few places (writing a storage to a file); looks through all live slots.
+  static StorageSlot* find(uint64_t address);
 
   ValueRef load() const {
     lock();
@@ -39,6 +46,8 @@ class StorageSlot final : public Pooled<StorageSlot> {
 
   ValueRef value_;
   const uint64_t address_;
+  StorageSlot* previous_ = nullptr;  // list of live slots
+  StorageSlot* next_ = nullptr;
   mutable std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
 };
 

@@ -179,5 +179,8 @@ Value erfc(Value x);
 Value erf_inv(Value x);
 Value lgamma(Value x);
 Value digamma(Value x);
+/// The `k` greatest elements of the last dim in descending order, and their int32 positions; ties by
+/// position. Floats compare as total order.
+std::vector<Value> top_k(Value x, int64_t k);
 
 }  // namespace tpu::stablehlo

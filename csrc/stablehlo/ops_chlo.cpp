@@ -60,4 +60,21 @@ Value digamma(Value x) {
   return select(compare(x, zero, Compare::kEq), divide(x.builder().constant(-1.0, x.type()), x), result);
 }
 
+std::vector<Value> top_k(Value x, int64_t k) {
+  check(x.rank() >= 1 && k >= 0 && k <= x.dims().back(), "top_k", "k must be within the last dim", {x});
+  TensorType values = x.type();
+  values.dims.back() = k;
+  const TensorType results[] = {values, {DType::kS32, values.dims}};
+  std::string text = "chlo.top_k(";
+  append_ref(text, x);
+  text += ", k = " + std::to_string(k) + ") : ";
+  append_type(text, x.type());
+  text += " -> (";
+  append_type(text, results[0]);
+  text += ", ";
+  append_type(text, results[1]);
+  text += ")";
+  return x.builder().emit(std::move(text), results);
+}
+
 }  // namespace tpu::stablehlo

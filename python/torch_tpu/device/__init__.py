@@ -215,4 +215,7 @@ def __getattr__(name: str) -> Any:
     # Their number is that of the devices, so looking at them starts the client.
     if name == "default_generators":
         return tuple(_C.default_generator(index) for index in range(device_count()))
+    # torch.utils.checkpoint asks whether there is random state to keep.
+    if name == "_initialized":
+        return _C.is_initialized()
     raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
