@@ -179,7 +179,8 @@ std::vector<Row> join(std::initializer_list<std::span<const Row>> parts) {
 }  // namespace
 
 std::span<const Row> indexing_rows() {
-  static const std::vector<Row> rows = join({kRows, scatter_rows(), advanced_indexing_rows(), embedding_rows()});
+  static const std::vector<Row> rows =
+      join({kRows, scatter_rows(), advanced_indexing_rows(), embedding_rows(), segment_rows()});
   return rows;
 }
 

@@ -63,5 +63,6 @@ Value running_sum(Value x);
 std::span<const Row> advanced_indexing_rows();
 std::span<const Row> scatter_rows();
 std::span<const Row> embedding_rows();
+std::span<const Row> segment_rows();
 
 }  // namespace tpu::lowering
