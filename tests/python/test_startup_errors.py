@@ -1,4 +1,4 @@
-"""Errors of settings, plugins and unsupported operators: Python exceptions that say what to do, each in a new process."""
+"""Errors of settings, plugins and operators without a kernel: exceptions that say what to do, each in a new process."""
 
 from __future__ import annotations
 
