@@ -8,7 +8,14 @@ namespace tpu::graph {
 namespace {
 
 std::atomic<Mode>& stored_mode() {
-  static std::atomic<Mode> value{parse_mode(env::text(env::kEagerMode).value_or("strict"))};
+  static std::atomic<Mode> value = [] {
+    const std::string text = env::text(env::kEagerMode).value_or("strict");
+    try {
+      return parse_mode(text);
+    } catch (const Error& error) {
+      throw Error(error.code(), std::string(env::kEagerMode) + ": " + error.what());
+    }
+  }();
   return value;
 }
 

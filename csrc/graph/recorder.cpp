@@ -72,20 +72,15 @@ class LaunchTask final : public runtime::Task {
   void run() noexcept override {
     try {
       if (fail_if_inputs_failed()) return;
-      program_->executable->wait();
+      execute(recording_, *program_, program_);
     } catch (const Error& error) {
-      // One node of many does not compile (or all together do not): alone, the others still give results.
+      // One node of many does not compile, or all together do not fit: alone, the others still give results. A
+      // launch that was refused has not taken its donated inputs.
       if (recording_.nodes.size() > 1) {
         run_one_by_one();
       } else {
         fail_outputs(error);
       }
-      return;
-    }
-    try {
-      execute(recording_, *program_, program_);
-    } catch (const Error& error) {
-      fail_outputs(error);
     } catch (const std::exception& error) {
       fail_outputs(Error(Code::kInternal, error.what()));
     }
@@ -133,10 +128,7 @@ class LaunchTask final : public runtime::Task {
     recorder_.donated_.fetch_add(donatable - static_cast<int64_t>(keep.size()), std::memory_order_relaxed);
 
     pjrt::ExecuteResult result = executable.execute(inputs, keep, &device, /*want_event=*/true);
-    for (size_t i = 0; i < program.outputs.size(); ++i) {
-      const ValueRef& output = recording.outputs[program.outputs[i]];
-      if (output) output->fulfill(std::move(result.outputs[i]));
-    }
+    // Before the outputs: whoever wakes up because one is ready must find its checks.
     if (!program.checks.empty()) {
       Recorder::FlagSet set{std::move(result.outputs.back()), shared, {}};
       for (const ProgramCheck& check : program.checks) {
@@ -145,6 +137,10 @@ class LaunchTask final : public runtime::Task {
       }
       std::lock_guard lock(recorder_.flags_mutex_);
       recorder_.flags_.push_back(std::move(set));
+    }
+    for (size_t i = 0; i < program.outputs.size(); ++i) {
+      const ValueRef& output = recording.outputs[program.outputs[i]];
+      if (output) output->fulfill(std::move(result.outputs[i]));
     }
     limit_in_flight(std::move(result.done));
   }
