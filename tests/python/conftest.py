@@ -12,6 +12,7 @@ os.environ.setdefault("TORCH_TPU_HOST_FALLBACK", "error")
 # One compile cache for all runs in this checkout, apart from the user's own.
 os.environ.setdefault("TORCH_TPU_CACHE_DIR", str(ROOT / "build" / "test-cache"))
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch_tpu  # noqa: E402
 
@@ -22,3 +23,26 @@ def pytest_report_header() -> list[str]:
 
     provider, path, reason = _C.choose_plugin()
     return [f"torch {torch.__version__}, torch_tpu {torch_tpu.__version__}", f"plugin {provider}: {path} ({reason})"]
+
+
+# `make test` leaves out tests marked slow and runs this many parameter sets of each test function, evenly spread, so
+# that every function, family and mode is met; `make test-full` (TORCH_TPU_TEST_FULL=1) runs them all.
+SAMPLED = 3
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects what the sample leaves out, unless the full run, a single file or a -k expression was asked for."""
+    chosen_by_hand = config.getoption("keyword") or any("::" in str(arg) for arg in config.args)
+    if os.environ.get("TORCH_TPU_TEST_FULL") == "1" or chosen_by_hand:
+        return
+    by_function: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            continue
+        by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: set[pytest.Item] = set()
+    for group in by_function.values():
+        count = min(SAMPLED, len(group))
+        kept.update(group[index * len(group) // count] for index in range(count))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
