@@ -26,7 +26,14 @@ Decomposer& decomposer() {
 }
 
 std::atomic<HostFallback>& stored_mode() {
-  static std::atomic<HostFallback> mode{parse_host_fallback(env::text(env::kHostFallback).value_or("warn"))};
+  static std::atomic<HostFallback> mode = [] {
+    const std::string text = env::text(env::kHostFallback).value_or("warn");
+    try {
+      return parse_host_fallback(text);
+    } catch (const Error& error) {
+      throw Error(error.code(), std::string(env::kHostFallback) + ": " + error.what());
+    }
+  }();
   return mode;
 }
 

@@ -3,6 +3,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/native/TypeProperties.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 
 namespace tpu::aten {
 namespace {
@@ -33,16 +35,66 @@ torch::jit::Stack meta_arguments(const Operator& op, at::ArrayRef<c10::IValue> a
 }
 
 // Device arguments must say "meta" when the meta kernel makes its result.
-void point_at_meta(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
-  for (size_t i = 0; i < stack.size(); ++i) {
-    if (stack[i].isDevice()) stack[i] = c10::Device(c10::DeviceType::Meta);
+void point_at_meta(torch::jit::Stack& stack) {
+  for (c10::IValue& value : stack) {
+    if (value.isDevice()) value = c10::Device(c10::DeviceType::Meta);
   }
-  (void)schema;
+}
+
+// PyTorch has no meta kernel for some operators, and one that knows only CUDA's dtypes for others: their CPU
+// kernel, run on zeros, tells the same.
+bool has_unsuitable_meta(const c10::OperatorHandle& handle) {
+  return handle.operator_name().name == "aten::_grouped_mm";
+}
+
+c10::IValue zeros_on_cpu(const c10::IValue& value) {
+  const auto zeros = [](const at::Tensor& meta) {
+    if (!meta.defined() || !meta.is_meta()) return meta;
+    at::Tensor made = at::empty_strided(meta.sizes(), meta.strides(), meta.options().device(at::kCPU));
+    return made.zero_();
+  };
+  if (value.isTensor()) return zeros(value.toTensor());
+  if (value.isDevice()) return c10::Device(c10::DeviceType::CPU);
+  if (!value.isTensorList()) return value;
+  c10::List<at::Tensor> list;
+  for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(zeros(tensor));
+  return list;
+}
+
+c10::IValue meta_of_cpu(const c10::IValue& value) {
+  const auto meta = [](const at::Tensor& made) {
+    if (!made.defined()) return made;
+    return at::Tensor(at::detail::empty_strided_meta(made.sizes(), made.strides(), made.scalar_type()));
+  };
+  if (value.isTensor()) return meta(value.toTensor());
+  if (!value.isTensorList()) return value;
+  c10::List<at::Tensor> list;
+  for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(meta(tensor));
+  return list;
+}
+
+void run_on_zeros(const c10::OperatorHandle& handle, torch::jit::Stack& stack) {
+  for (c10::IValue& value : stack) value = zeros_on_cpu(value);
+  handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  for (c10::IValue& value : stack) value = meta_of_cpu(value);
 }
 
 void run_meta(const c10::OperatorHandle& handle, torch::jit::Stack& stack) {
-  point_at_meta(handle.schema(), stack);
-  handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  if (has_unsuitable_meta(handle)) {
+    run_on_zeros(handle, stack);
+    return;
+  }
+  point_at_meta(stack);
+  const torch::jit::Stack arguments = stack;
+  try {
+    handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  } catch (const c10::NotImplementedError&) {
+    stack = arguments;
+    for (c10::IValue& value : stack) {
+      if (value.isGenerator()) value = c10::IValue();
+    }
+    run_on_zeros(handle, stack);
+  }
 }
 
 void flatten(const c10::IValue& value, std::vector<at::Tensor>& into) {
@@ -64,6 +116,8 @@ c10::ScalarType promote(const Operator& op, at::ArrayRef<c10::IValue> arguments)
   bool any = false;
   const auto add = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return;
+    // float8 takes part in no promotion: operators on it work dtype by dtype.
+    if (c10::isFloat8Type(tensor.scalar_type())) return;
     state = at::native::update_result_type_state(tensor, state);
     any = true;
   };
@@ -86,6 +140,20 @@ c10::ScalarType promote(const Operator& op, at::ArrayRef<c10::IValue> arguments)
 void collect_written(const Operator& op, const torch::jit::Stack& arguments, std::vector<at::Tensor>& into) {
   for (size_t position : op.written) {
     collect_tensors(arguments[position], position < op.kinds.size() ? op.kinds[position] : ArgKind::kTensor, into);
+  }
+}
+
+// Like the CPU's convolution: channels_last in or weights in channels_last, channels_last out.
+void keep_memory_format(at::ArrayRef<c10::IValue> arguments, Metadata& meta) {
+  at::Tensor& result = meta.results[0];
+  for (size_t i : {size_t{0}, size_t{1}}) {
+    const at::Tensor& tensor = arguments[i].toTensor();
+    const c10::MemoryFormat format = tensor.suggest_memory_format();
+    const bool last = (format == c10::MemoryFormat::ChannelsLast && result.dim() == 4) ||
+                      (format == c10::MemoryFormat::ChannelsLast3d && result.dim() == 5);
+    if (!last) continue;
+    result = at::empty(result.sizes(), result.options(), format);
+    return;
   }
 }
 
@@ -125,6 +193,7 @@ Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> argument
   torch::jit::Stack stack = meta_arguments(op, arguments, row_arguments);
   run_meta(op.functional, stack);
   for (const c10::IValue& value : stack) flatten(value, meta.results);
+  if (op.row->name == "convolution_overrideable") keep_memory_format(arguments, meta);
   if (op.form == Form::kFunctional) return meta;
 
   torch::jit::Stack written_form = meta_arguments(op, arguments, arguments.size());

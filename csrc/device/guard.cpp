@@ -15,6 +15,7 @@
 #include <mutex>
 
 #include "device/device.h"
+#include "device/dtypes.h"
 #include "device/errors.h"
 #include "graph/recorder.h"
 #include "runtime/memory_stats.h"
@@ -79,6 +80,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return old;
   }
   DeviceIndex deviceCount() const noexcept override { return device_count(); }
+  c10::DeviceCapability getDeviceCapability(Device) const override {
+    c10::DeviceCapability capability;
+    auto& types = capability.capability_data.supported_scalar_types;
+#define TPU_SET_CAPABILITY(_, name) types.has_##name = supports(c10::ScalarType::name);
+    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS(TPU_SET_CAPABILITY)
+#undef TPU_SET_CAPABILITY
+    return capability;
+  }
   bool queryStream(const Stream& stream) const override {
     return translate([&] {
       graph::Recorder& recorder = graph::Recorder::of(stream.device_index());

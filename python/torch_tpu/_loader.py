@@ -20,7 +20,7 @@ _lock = threading.RLock()
 _loaded = False
 _failure: Exception | None = None
 # At exit, work still queued gets this long to finish.
-_DRAIN_SECONDS = 10.0
+_DRAIN_SECONDS = 60.0
 
 
 def autoload() -> None:
