@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import signal
 import stat
 import time
@@ -34,11 +35,26 @@ def entries(directory: pathlib.Path) -> list[pathlib.Path]:
     return sorted(directory.glob("*.exe"))
 
 
-def test_second_process_compiles_nothing(tmp_path: pathlib.Path) -> None:
-    compiled, found = run(tmp_path)
+@pytest.fixture(scope="module")
+def filled_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, int]:
+    """A cache that one process filled, and how many programs that process compiled."""
+    directory = tmp_path_factory.mktemp("filled")
+    compiled, found = run(directory)
     assert compiled > 0 and found == 0
-    assert len(entries(tmp_path)) == compiled
-    assert run(tmp_path) == (0, compiled)
+    return directory, compiled
+
+
+@pytest.fixture
+def filled(filled_once: tuple[pathlib.Path, int], tmp_path: pathlib.Path) -> tuple[pathlib.Path, int]:
+    """A copy of it for one test."""
+    directory, compiled = filled_once
+    return shutil.copytree(directory, tmp_path / "cache"), compiled
+
+
+def test_second_process_compiles_nothing(filled: tuple[pathlib.Path, int]) -> None:
+    directory, compiled = filled
+    assert len(entries(directory)) == compiled
+    assert run(directory) == (0, compiled)
 
 
 def test_turned_off(tmp_path: pathlib.Path) -> None:
@@ -55,7 +71,7 @@ def test_two_processes_fill_one_directory(tmp_path: pathlib.Path) -> None:
     assert compiled == 0 and found == len(entries(tmp_path))
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.5])
+@pytest.mark.parametrize("delay", [0.0, 0.2])
 def test_killed_while_writing(tmp_path: pathlib.Path, delay: float) -> None:
     process = start_python(
         "import torch; torch.ones(1, device='tpu').item(); print('ready', flush=True)\n"
@@ -106,25 +122,26 @@ def damage_directory(path: pathlib.Path) -> None:
     [damage_truncate, damage_empty, damage_flip, damage_garbage, damage_swap, damage_directory],
     ids=lambda f: f.__name__.removeprefix("damage_"),
 )
-def test_damaged_entry_is_compiled_again(tmp_path: pathlib.Path, damage) -> None:
-    compiled, _ = run(tmp_path)
-    victim = entries(tmp_path)[0]
+def test_damaged_entry_is_compiled_again(filled: tuple[pathlib.Path, int], damage) -> None:
+    directory, compiled = filled
+    victim = entries(directory)[0]
+    intact = victim.stat().st_size
     damage(victim)
-    again, found = run(tmp_path)
-    assert (again, found) == (1, compiled - 1)
-    if damage is not damage_directory:
-        assert run(tmp_path) == (0, compiled)
+    assert run(directory) == (1, compiled - 1)
+    if damage is not damage_directory:  # the others have been replaced by an entry that works
+        assert victim.stat().st_size >= intact // 2
+        assert run(directory) == (0, compiled)
 
 
-def test_read_only_directory_is_read(tmp_path: pathlib.Path) -> None:
-    compiled, _ = run(tmp_path)
-    for path in entries(tmp_path):
+def test_read_only_directory_is_read(filled: tuple[pathlib.Path, int]) -> None:
+    directory, compiled = filled
+    for path in entries(directory):
         path.chmod(stat.S_IRUSR)
-    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    directory.chmod(stat.S_IRUSR | stat.S_IXUSR)
     try:
-        assert run(tmp_path) == (0, compiled)
+        assert run(directory) == (0, compiled)
     finally:
-        tmp_path.chmod(stat.S_IRWXU)
+        directory.chmod(stat.S_IRWXU)
 
 
 def test_directory_that_cannot_be_made(tmp_path: pathlib.Path) -> None:
@@ -137,7 +154,7 @@ def test_size_is_bounded(tmp_path: pathlib.Path) -> None:
     run_python(
         """
         import torch
-        for i in range(1, 120):
+        for i in range(1, 60):
             torch.ones(i, device="tpu").cumsum(0).tanh()
         torch.tpu.synchronize()
         """,
@@ -152,15 +169,15 @@ def test_size_is_bounded(tmp_path: pathlib.Path) -> None:
     assert compiled >= 0
 
 
-def test_other_flags_do_not_share_entries(tmp_path: pathlib.Path) -> None:
-    compiled, _ = run(tmp_path)
-    again, found = run(tmp_path, XLA_FLAGS="--xla_backend_optimization_level=0")
+def test_other_flags_do_not_share_entries(filled: tuple[pathlib.Path, int]) -> None:
+    directory, compiled = filled
+    again, found = run(directory, XLA_FLAGS="--xla_backend_optimization_level=0")
     assert (again, found) == (compiled, 0)
 
 
-def test_clear_cache(tmp_path: pathlib.Path) -> None:
-    run(tmp_path)
-    assert entries(tmp_path)
+def test_clear_cache(filled: tuple[pathlib.Path, int]) -> None:
+    directory, _ = filled
+    assert len(entries(directory)) > 2
     run_python(
         """
         import torch, torch_tpu
@@ -168,9 +185,9 @@ def test_clear_cache(tmp_path: pathlib.Path) -> None:
         torch_tpu.clear_cache(disk=True)
         assert torch.ones(3, device="tpu").sum().item() == 3
         """,
-        TORCH_TPU_CACHE_DIR=str(tmp_path),
+        TORCH_TPU_CACHE_DIR=str(directory),
     )
-    assert len(entries(tmp_path)) <= 2
+    assert len(entries(directory)) <= 2
 
 
 def test_memory_cache_serves_repeats() -> None:
