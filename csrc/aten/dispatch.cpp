@@ -236,6 +236,16 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
     targets.push_back(target >= 0 ? &device::slot_of(*signature.tensors[target].tensor)
                                   : &device::slot_of(created[static_cast<size_t>(-1 - target)]));
   }
+  // Each written tensor replaces its storage's whole value, so of two in one storage the second would undo the
+  // first.
+  if (targets.size() > 1) {
+    c10::SmallVector<runtime::StorageSlot*, 4> sorted = targets;
+    std::sort(sorted.begin(), sorted.end());
+    TORCH_CHECK_NOT_IMPLEMENTED(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), op_.name,
+                                ": writing several tensors that share one storage is not supported on the tpu device "
+                                "yet; give each its own storage (for optimizers: foreach=False, fused=False)");
+  }
+
   std::vector<runtime::ValueRef> inputs;
   inputs.reserve(call.input_uses.size());
   for (uint32_t use : call.input_uses) inputs.push_back(signature.tensors[use].value);
