@@ -52,16 +52,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # that pass by now, so that their entry goes.
 KNOWN_DEFECTS = {
     "test_dtypes.py::test_half_types_round_once[fused-torch.float16]": "fused float16 chains round fewer times than eager",
-    "test_elementwise.py::test_binary_of_special_values[fmod]": "fmod of extreme operands loses bits on XLA:CPU",
-    "test_elementwise.py::test_frexp_and_nextafter_are_exact_on_bits": "XLA:CPU flushes denormals in nextafter",
     "test_creation.py::test_long_aranges_stay_exact": "arange sizes near the limit of int64",
     "test_indexing.py::test_embedding": "the CPU's bfloat16 gradient rounds after every row, ours once: 1 in 50 elements",
-    "test_loss.py::test_multi_margin[1-none]": "the CPU gives one element where the input has no batch dim",
-    "test_loss.py::test_multi_margin[2-none]": "the CPU gives one element where the input has no batch dim",
-    "test_loss.py::test_multilabel_margins[none]": "the CPU gives one element where the input has no batch dim",
-    "test_loss.py::test_cross_entropy_variants": "weighted float16 cross entropy rounds differently",
-    "test_loss.py::test_pointwise[smooth_l1-mean]": "the mean of an empty loss: PyTorch's meta function divides by 0",
-    "test_loss.py::test_pointwise[huber-mean]": "the mean of an empty loss: PyTorch's meta function divides by 0",
+    "test_loss.py::test_mean_of_nothing[mse]": "the mean of an empty loss: PyTorch's meta function divides by 0",
+    "test_loss.py::test_mean_of_nothing[smooth_l1]": "the mean of an empty loss: PyTorch's meta function divides by 0",
+    "test_loss.py::test_mean_of_nothing[huber]": "the mean of an empty loss: PyTorch's meta function divides by 0",
     "test_models.py::test_channels_last_convolution": "gradients do not keep channels_last",
     "test_normalization.py::test_functional_batch_norms": "running statistics of the functional forms",
     "test_sorting.py::test_topk_forms": "topk beyond the size raises with another message",
@@ -75,6 +70,3 @@ def _mark_known_defects(items: list[pytest.Item]) -> None:
         for name, reason in KNOWN_DEFECTS.items():
             if item.nodeid.endswith(name) or item.nodeid.partition("[")[0].endswith(name):
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
-        if "test_activation.py::test_value_and_gradient" in item.nodeid and "bfloat16" in item.nodeid:
-            reason = "the CPU's bfloat16 gradients of activations round between steps, ours once; random inputs"
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=False))

@@ -83,7 +83,9 @@ def test_layouts_and_scalars() -> None:
         check(lambda t, window=window: (F.gelu(window(t)), F.silu(window(t)), F.relu(window(t))), x)
 
 
-@pytest.mark.parametrize("name", ["relu", "hardtanh", "elu", "leaky_relu", "silu", "mish", "hardswish", "threshold", "selu"])
+@pytest.mark.parametrize(
+    "name", ["relu", "hardtanh", "elu", "leaky_relu", "silu", "mish", "hardswish", "threshold", "selu"]
+)
 def test_inplace(name: str) -> None:
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "relu": lambda x: F.relu(x, inplace=True),
