@@ -94,9 +94,10 @@ Results prod_dim(const OpCall& call) {
   return {accumulate(call, Reducer::kMultiply, {call.integer(1)}, call.boolean(2))};
 }
 
+// Unlike a sum's, the elements of a mean are not rounded to a narrow `dtype` before.
 Value mean(const OpCall& call, const Dims& dim, bool keep) {
   DType dtype = call.result_type().dtype;
-  Value x = accumulator_input(call.tensor(0), dtype);
+  Value x = call.operand(0, compute_type(dtype));
   return convert(mean_over(x, reduced_axes(x, dim), keep), dtype);
 }
 Results mean_all(const OpCall& call) { return {mean(call, {}, false)}; }
@@ -143,6 +144,7 @@ Results extreme_dim(const OpCall& call) {
 template <Reducer kReducer>
 Results arg_extreme(const OpCall& call) {
   Value x = call.tensor(0);
+  if (x.dtype() == DType::kBool) throw Error(Code::kNotImplemented, std::string(call.name()) + " of bool");
   x = call.is_none(1) ? reshape(x, {x.type().numel()}) : at_least_1d(x);
   int64_t axis = call.is_none(1) ? 0 : wrap_axis(call.integer(1), x.rank());
   Value indices = extreme(x, kReducer, axis).indices;

@@ -54,9 +54,11 @@ Value log_add_exp(Value a, Value b) {
 
 Results logcumsumexp(const OpCall& call) {
   const TensorType& type = call.result_type();
-  // The imaginary part of PyTorch's complex result depends on the order of the additions, which a scan
-  // is free to choose.
-  if (is_complex(type.dtype)) throw Error(Code::kNotImplemented, "logcumsumexp of complex numbers");
+  // PyTorch has no integer form; the imaginary part of its complex result depends on the order of the
+  // additions, which a scan is free to choose.
+  if (!is_floating(type.dtype)) {
+    throw Error(Code::kNotImplemented, "logcumsumexp of " + std::string(torch_name(type.dtype)));
+  }
   Value x = at_least_1d(accumulator_input(call.tensor(0), type.dtype));
   int64_t axis = wrap_axis(call.integer(1), x.rank());
   Value lowest = scalar(call.builder(), -INFINITY, x.dtype());

@@ -58,9 +58,6 @@ KNOWN_DEFECTS = {
     "test_loss.py::test_mean_of_nothing[smooth_l1]": "the mean of an empty loss: PyTorch's meta function divides by 0",
     "test_loss.py::test_mean_of_nothing[huber]": "the mean of an empty loss: PyTorch's meta function divides by 0",
     "test_models.py::test_channels_last_convolution": "gradients do not keep channels_last",
-    "test_normalization.py::test_functional_batch_norms": "running statistics of the functional forms",
-    "test_sorting.py::test_topk_forms": "topk beyond the size raises with another message",
-    "test_sorting.py::test_order_statistics": "the index of a median or mode among equal elements",
     "test_views.py::test_overlapping_operands_are_refused": "partly overlapping operands are not refused",
 }
 

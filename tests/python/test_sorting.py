@@ -46,7 +46,8 @@ def test_sort_of_special_values(dtype: torch.dtype, descending: bool) -> None:
     x = torch.tensor(SPECIAL, dtype=dtype)
     got = check(lambda x: torch.sort(x, dim=1, stable=True, descending=descending), x)
     want = torch.sort(x, dim=1, stable=True, descending=descending)
-    assert torch.equal(torch.signbit(got[0].cpu()) & (x == x).gather(1, want[1]), torch.signbit(want[0]) & (want[0] == want[0]))
+    signs = torch.signbit(got[0].cpu()) == torch.signbit(want[0])
+    assert bool((signs | want[0].isnan()).all()), "a zero lost its sign"
 
 
 def test_ends_of_the_integer_ranges() -> None:
@@ -91,14 +92,14 @@ def test_topk_forms() -> None:
     check(lambda x: x.topk(0, 1), x)
     check(lambda x: x.topk(1), torch.tensor(3.0))
     check(lambda x: x.topk(2), torch.empty(0, 5))
-    with pytest.raises(RuntimeError, match="out of range"):
+    with pytest.raises(RuntimeError, match="not in range"):
         to_device(x).topk(7, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
 def test_order_statistics(dtype: torch.dtype) -> None:
     # Distinct values: which of several equal ones the CPU's selection points to is not defined.
-    x = torch.stack([torch.randperm(21) for _ in range(3)]).to(dtype)
+    x = torch.randperm(63).reshape(3, 21).to(dtype)
     for function in (torch.median, torch.nanmedian):
         check(function, x)
         check(lambda x, f=function: f(x, 1), x)
