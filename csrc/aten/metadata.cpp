@@ -86,9 +86,18 @@ void run_meta(const c10::OperatorHandle& handle, torch::jit::Stack& stack) {
   }
   point_at_meta(stack);
   const torch::jit::Stack arguments = stack;
+  bool use_zeros = false;
   try {
     handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
   } catch (const c10::NotImplementedError&) {
+    use_zeros = true;
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const std::exception&) {
+    // A Python meta function that fails by itself (the mean of an empty loss divides by 0) instead of refusing.
+    use_zeros = true;
+  }
+  if (use_zeros) {
     stack = arguments;
     for (c10::IValue& value : stack) {
       if (value.isGenerator()) value = c10::IValue();
@@ -193,7 +202,7 @@ Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> argument
   torch::jit::Stack stack = meta_arguments(op, arguments, row_arguments);
   run_meta(op.functional, stack);
   for (const c10::IValue& value : stack) flatten(value, meta.results);
-  if (op.row->name == "convolution_overrideable") keep_memory_format(arguments, meta);
+  if (op.row->name == "convolution" || op.row->name == "convolution_overrideable") keep_memory_format(arguments, meta);
   if (op.form == Form::kFunctional) return meta;
 
   torch::jit::Stack written_form = meta_arguments(op, arguments, arguments.size());

@@ -247,7 +247,8 @@ class CallbackTask final : public runtime::Task {
 Recorder& Recorder::of(int device) {
   static std::atomic<Recorder*> recorders[runtime::kMaxDevices];
   if (runtime::Context::in_bad_fork()) runtime::Context::get();  // throws
-  Recorder* made = recorders[device].load(std::memory_order_acquire);
+  const bool known = device >= 0 && device < runtime::kMaxDevices;
+  Recorder* made = known ? recorders[device].load(std::memory_order_acquire) : nullptr;
   if (made != nullptr) return *made;
   runtime::Context& context = runtime::Context::get();
   if (device < 0 || device >= context.devices()) {
