@@ -33,7 +33,8 @@ ForwardResult forward(const at::Tensor& query, const at::Tensor& key, const at::
                       std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(!return_debug_mask, "return_debug_mask is not supported on the tpu device");
   auto [output, logsumexp, seed, offset] = attention(query, key, value, bias, dropout_p, is_causal, scale);
-  return {output, logsumexp, at::Tensor(), at::Tensor(), query.sym_size(2), key.sym_size(2), seed, offset, at::Tensor()};
+  return {output,          logsumexp, at::Tensor(), at::Tensor(), query.sym_size(2),
+          key.sym_size(2), seed,      offset,       at::Tensor()};
 }
 
 FourTensors backward(const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,

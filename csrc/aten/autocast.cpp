@@ -8,9 +8,10 @@ namespace at::autocast {
 namespace {
 
 Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t) {
-  TORCH_CHECK(false,
-              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: their gradient "
-              "overflows in half precision. Use binary_cross_entropy_with_logits or BCEWithLogitsLoss, which are safe.");
+  TORCH_CHECK(
+      false,
+      "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: their gradient "
+      "overflows in half precision. Use binary_cross_entropy_with_logits or BCEWithLogitsLoss, which are safe.");
 }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }

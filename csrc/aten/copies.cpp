@@ -94,7 +94,8 @@ void device_to_host(const at::Tensor& source, const at::Tensor& destination) {
 
 void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
   runtime::Context& context = runtime::Context::get();
-  const at::Tensor dense = fills_storage(source) && source.is_contiguous() ? source : source.clone(at::MemoryFormat::Contiguous);
+  const at::Tensor dense =
+      fills_storage(source) && source.is_contiguous() ? source : source.clone(at::MemoryFormat::Contiguous);
   const ValueRef value = device::slot_of(dense).load();
   Recorder::of(source.device().index()).wait(value);
   const c10::DeviceIndex to = destination.device().index();
@@ -127,7 +128,8 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& destination, bo
     if (source.is_conj() || destination.is_conj()) {
       const at::Tensor plain = source.is_conj() ? source.conj() : source;
       const bool differ = source.is_conj() != destination.is_conj();
-      copy_from(differ ? at::conj_physical(plain) : plain, destination.is_conj() ? destination.conj() : destination, false);
+      copy_from(differ ? at::conj_physical(plain) : plain, destination.is_conj() ? destination.conj() : destination,
+                false);
       return destination;
     }
     if (source.is_neg() || destination.is_neg()) {
@@ -164,9 +166,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& dest
   return copy_from(source, destination, false);
 }
 
-at::Scalar local_scalar_dense(const at::Tensor& self) {
-  return at::_local_scalar_dense(to_host(self.reshape({})));
-}
+at::Scalar local_scalar_dense(const at::Tensor& self) { return at::_local_scalar_dense(to_host(self.reshape({}))); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", &copy_from);

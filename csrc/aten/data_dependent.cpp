@@ -29,8 +29,8 @@ at::Tensor positions(const at::Tensor& mask) {
 at::Tensor nonzero_of(const at::Tensor& self) { return positions(as_mask(self)); }
 
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
-  TORCH_CHECK(out.scalar_type() == at::kLong, "nonzero: Expected out tensor to have scalar type Long but got scalar type ",
-              out.scalar_type());
+  TORCH_CHECK(out.scalar_type() == at::kLong,
+              "nonzero: Expected out tensor to have scalar type Long but got scalar type ", out.scalar_type());
   const at::Tensor result = nonzero_of(self);
   resize_output(out, result.sizes());
   return out.copy_(result);
@@ -97,7 +97,8 @@ Indices integer_indices(const at::Tensor& self, const Indices& indices) {
 
 bool has_mask(const Indices& indices) {
   for (const std::optional<at::Tensor>& index : indices) {
-    if (index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte)) return true;
+    if (index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte))
+      return true;
   }
   return false;
 }

@@ -4,7 +4,6 @@
 #include <ATen/ops/resize.h>
 
 #include <algorithm>
-
 #include <bit>
 
 #include "aten/call_site.h"
@@ -164,7 +163,8 @@ void RowKernel::run_resolved(const c10::OperatorHandle& handle, c10::DispatchKey
       if (!tensor.defined() || !(tensor.is_conj() || tensor.is_neg())) return tensor;
       at::Tensor plain = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
       plain.copy_(tensor);
-      if (std::find(op_.written.begin(), op_.written.end(), i) != op_.written.end()) written.emplace_back(tensor, plain);
+      if (std::find(op_.written.begin(), op_.written.end(), i) != op_.written.end())
+        written.emplace_back(tensor, plain);
       return plain;
     };
     if (value.isTensor()) {

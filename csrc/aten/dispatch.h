@@ -29,8 +29,8 @@ class PlanTable {
   };
   struct Entry {
     std::vector<uint64_t> key;
-    std::vector<Variant> variants;           // one per set of scalar values seen
-    std::unique_ptr<PlannedCall> dynamic;    // scalars as run-time operands
+    std::vector<Variant> variants;         // one per set of scalar values seen
+    std::unique_ptr<PlannedCall> dynamic;  // scalars as run-time operands
     std::optional<ResizeOut> resize;
     bool refused = false;
   };

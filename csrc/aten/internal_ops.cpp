@@ -40,8 +40,9 @@ FourTensors attention_meta(const at::Tensor& query, const at::Tensor&, const at:
 FourTensors attention_backward_meta(const at::Tensor&, const at::Tensor& query, const at::Tensor& key,
                                     const at::Tensor& value, const std::optional<at::Tensor>& bias,
                                     std::array<bool, 4> wanted, const at::Tensor&, const at::Tensor&,
-                                    const std::optional<at::Tensor>&, const std::optional<at::Tensor>&, int64_t, int64_t,
-                                    double, bool, const at::Tensor&, const at::Tensor&, std::optional<double>) {
+                                    const std::optional<at::Tensor>&, const std::optional<at::Tensor>&, int64_t,
+                                    int64_t, double, bool, const at::Tensor&, const at::Tensor&,
+                                    std::optional<double>) {
   const auto like = [](bool want, const at::Tensor& tensor) { return want ? at::empty_like(tensor) : at::Tensor(); };
   const bool wants_bias = wanted[3] && bias && bias->defined();
   return {like(wanted[0], query), like(wanted[1], key), like(wanted[2], value),
@@ -91,11 +92,11 @@ at::Tensor nonzero_padded(const at::Tensor& mask, int64_t capacity) {
 FourTensors attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                       const std::optional<at::Tensor>& bias, double dropout_p, bool is_causal,
                       std::optional<double> scale) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("torch_tpu::attention", "")
-                             .typed<FourTensors(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                                const std::optional<at::Tensor>&, double, bool, bool,
-                                                std::optional<double>)>();
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("torch_tpu::attention", "")
+          .typed<FourTensors(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                             double, bool, bool, std::optional<double>)>();
   return op.call(query, key, value, bias, dropout_p, is_causal, false, scale);
 }
 
@@ -104,15 +105,15 @@ FourTensors attention_backward(const at::Tensor& grad_out, const at::Tensor& que
                                std::array<bool, 4> wanted, const at::Tensor& out, const at::Tensor& logsumexp,
                                double dropout_p, bool is_causal, const at::Tensor& seed, const at::Tensor& offset,
                                std::optional<double> scale) {
-  using Signature = FourTensors(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                const std::optional<at::Tensor>&, std::array<bool, 4>, const at::Tensor&,
-                                const at::Tensor&, const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
-                                int64_t, int64_t, double, bool, const at::Tensor&, const at::Tensor&,
-                                std::optional<double>);
+  using Signature =
+      FourTensors(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                  const std::optional<at::Tensor>&, std::array<bool, 4>, const at::Tensor&, const at::Tensor&,
+                  const std::optional<at::Tensor>&, const std::optional<at::Tensor>&, int64_t, int64_t, double, bool,
+                  const at::Tensor&, const at::Tensor&, std::optional<double>);
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("torch_tpu::attention_backward", "").typed<Signature>();
-  return op.call(grad_out, query, key, value, bias, wanted, out, logsumexp, std::nullopt, std::nullopt,
-                 query.size(-2), key.size(-2), dropout_p, is_causal, seed, offset, scale);
+  return op.call(grad_out, query, key, value, bias, wanted, out, logsumexp, std::nullopt, std::nullopt, query.size(-2),
+                 key.size(-2), dropout_p, is_causal, seed, offset, scale);
 }
 
 }  // namespace tpu::aten

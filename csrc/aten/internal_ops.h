@@ -17,7 +17,8 @@ using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 /// (output, logsumexp, philox seed, philox offset)
 FourTensors attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                      const std::optional<at::Tensor>& bias, double dropout_p, bool is_causal, std::optional<double> scale);
+                      const std::optional<at::Tensor>& bias, double dropout_p, bool is_causal,
+                      std::optional<double> scale);
 
 /// Gradients of query, key, value and bias; undefined where not wanted.
 FourTensors attention_backward(const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,

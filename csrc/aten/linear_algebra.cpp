@@ -30,8 +30,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> solve(const at::Tenso
   TORCH_CHECK(left || !vectors,
               "linalg.solve: Vector broadcasting of the left hand side is not supported for left=False.");
   auto [lu, pivots, info] = at::linalg_lu_factor_ex(a, /*pivot=*/true, check_errors);
-  const at::Tensor solved =
-      at::linalg_lu_solve(lu, pivots, vectors ? b.unsqueeze(-1) : b, left, /*adjoint=*/false);
+  const at::Tensor solved = at::linalg_lu_solve(lu, pivots, vectors ? b.unsqueeze(-1) : b, left, /*adjoint=*/false);
   return {vectors ? solved.squeeze(-1) : solved, lu, pivots, info};
 }
 

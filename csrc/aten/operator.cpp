@@ -12,14 +12,21 @@ using c10::TypeKind;
 
 ArgKind kind_of_list(const c10::Type& element) {
   switch (element.kind()) {
-    case TypeKind::TensorType: return ArgKind::kTensorList;
-    case TypeKind::OptionalType: return ArgKind::kTensorList;  // Tensor?[]
-    case TypeKind::NumberType: return ArgKind::kScalarList;
+    case TypeKind::TensorType:
+      return ArgKind::kTensorList;
+    case TypeKind::OptionalType:
+      return ArgKind::kTensorList;  // Tensor?[]
+    case TypeKind::NumberType:
+      return ArgKind::kScalarList;
     case TypeKind::IntType:
-    case TypeKind::SymIntType: return ArgKind::kIntList;
-    case TypeKind::FloatType: return ArgKind::kFloatList;
-    case TypeKind::BoolType: return ArgKind::kBoolList;
-    default: return ArgKind::kIgnored;
+    case TypeKind::SymIntType:
+      return ArgKind::kIntList;
+    case TypeKind::FloatType:
+      return ArgKind::kFloatList;
+    case TypeKind::BoolType:
+      return ArgKind::kBoolList;
+    default:
+      return ArgKind::kIgnored;
   }
 }
 
@@ -27,17 +34,27 @@ ArgKind kind_of(const c10::Argument& argument) {
   c10::TypePtr type = argument.real_type();
   if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
   switch (type->kind()) {
-    case TypeKind::TensorType: return ArgKind::kTensor;
-    case TypeKind::ListType: return kind_of_list(*type->expectRef<c10::ListType>().getElementType());
-    case TypeKind::NumberType: return ArgKind::kScalar;
-    case TypeKind::FloatType: return ArgKind::kFloat;
+    case TypeKind::TensorType:
+      return ArgKind::kTensor;
+    case TypeKind::ListType:
+      return kind_of_list(*type->expectRef<c10::ListType>().getElementType());
+    case TypeKind::NumberType:
+      return ArgKind::kScalar;
+    case TypeKind::FloatType:
+      return ArgKind::kFloat;
     case TypeKind::IntType:
-    case TypeKind::SymIntType: return ArgKind::kInt;
-    case TypeKind::BoolType: return argument.name() == "pin_memory" ? ArgKind::kIgnored : ArgKind::kBool;
-    case TypeKind::StringType: return ArgKind::kString;
-    case TypeKind::ScalarTypeType: return ArgKind::kDType;
-    case TypeKind::GeneratorType: return ArgKind::kGenerator;
-    default: return ArgKind::kIgnored;
+    case TypeKind::SymIntType:
+      return ArgKind::kInt;
+    case TypeKind::BoolType:
+      return argument.name() == "pin_memory" ? ArgKind::kIgnored : ArgKind::kBool;
+    case TypeKind::StringType:
+      return ArgKind::kString;
+    case TypeKind::ScalarTypeType:
+      return ArgKind::kDType;
+    case TypeKind::GeneratorType:
+      return ArgKind::kGenerator;
+    default:
+      return ArgKind::kIgnored;
   }
 }
 

@@ -14,20 +14,20 @@
 namespace tpu::aten {
 
 enum class ArgKind : uint8_t {
-  kTensor,        // Tensor or Tensor?
-  kTensorList,    // Tensor[] or Tensor?[]
-  kScalar,        // Scalar or Scalar?
+  kTensor,      // Tensor or Tensor?
+  kTensorList,  // Tensor[] or Tensor?[]
+  kScalar,      // Scalar or Scalar?
   kScalarList,
-  kFloat,         // float or float?
-  kInt,           // int, SymInt, or optional of them
+  kFloat,  // float or float?
+  kInt,    // int, SymInt, or optional of them
   kBool,
   kIntList,
   kFloatList,
   kBoolList,
   kString,
-  kDType,         // ScalarType
+  kDType,  // ScalarType
   kGenerator,
-  kIgnored,       // Device, Layout, MemoryFormat, pin_memory: settled by the metadata
+  kIgnored,  // Device, Layout, MemoryFormat, pin_memory: settled by the metadata
 };
 
 enum class Form : uint8_t { kFunctional, kInplace, kOut, kMutating };
@@ -39,10 +39,10 @@ struct Operator {
   c10::OperatorHandle functional;
   const lowering::Row* row;
   Form form;
-  std::string name;              // "add_.Tensor"
-  std::vector<ArgKind> kinds;    // of the row's arguments (out arguments follow them and are not listed)
-  std::vector<size_t> written;   // argument positions that are written, in the order of results
-  size_t returned = 0;           // results that are new tensors (kFunctional, kMutating)
+  std::string name;             // "add_.Tensor"
+  std::vector<ArgKind> kinds;   // of the row's arguments (out arguments follow them and are not listed)
+  std::vector<size_t> written;  // argument positions that are written, in the order of results
+  size_t returned = 0;          // results that are new tensors (kFunctional, kMutating)
   bool has_generator = false;
   /// Makes its result from numbers alone (arange, linspace): they also decide the size of the out tensor.
   bool factory = false;

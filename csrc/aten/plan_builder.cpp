@@ -17,7 +17,11 @@ TensorType type_of(const at::Tensor& tensor) { return {to_dtype(tensor.scalar_ty
 class PlanBuilder {
  public:
   PlanBuilder(const Operator& op, const Signature& signature, at::ArrayRef<c10::IValue> arguments, bool dynamic)
-      : op_(op), signature_(signature), arguments_(arguments), dynamic_(dynamic), input_of_use_(signature.tensors.size()) {}
+      : op_(op),
+        signature_(signature),
+        arguments_(arguments),
+        dynamic_(dynamic),
+        input_of_use_(signature.tensors.size()) {}
 
   std::variant<std::unique_ptr<PlannedCall>, ResizeOut> build() {
     meta_ = compute_metadata(op_, arguments_);
@@ -70,9 +74,12 @@ class PlanBuilder {
     const ArgKind kind = op_.kinds[i];
     if (kind == ArgKind::kGenerator || kind == ArgKind::kIgnored || value.isNone()) return lowering::None{};
     switch (kind) {
-      case ArgKind::kTensor: return tensor(value.toTensor(), (op_.row->unread_args >> i & 1) != 0);
-      case ArgKind::kTensorList: return tensor_list(value);
-      case ArgKind::kScalar: return scalar();
+      case ArgKind::kTensor:
+        return tensor(value.toTensor(), (op_.row->unread_args >> i & 1) != 0);
+      case ArgKind::kTensorList:
+        return tensor_list(value);
+      case ArgKind::kScalar:
+        return scalar();
       case ArgKind::kScalarList: {
         std::vector<graph::ScalarRef> list;
         for (size_t k = value.toListRef().size(); k > 0; --k) list.push_back(scalar());
@@ -81,18 +88,25 @@ class PlanBuilder {
       case ArgKind::kFloat:
         if ((op_.row->runtime_args >> i & 1) != 0) return scalar();
         return value.toDouble();
-      case ArgKind::kInt: return value.toInt();
-      case ArgKind::kBool: return value.toBool();
-      case ArgKind::kDType: return to_dtype(value.toScalarType());
-      case ArgKind::kIntList: return Dims(std::span<const int64_t>(value.toIntVector()));
-      case ArgKind::kFloatList: return value.toDoubleVector();
+      case ArgKind::kInt:
+        return value.toInt();
+      case ArgKind::kBool:
+        return value.toBool();
+      case ArgKind::kDType:
+        return to_dtype(value.toScalarType());
+      case ArgKind::kIntList:
+        return Dims(std::span<const int64_t>(value.toIntVector()));
+      case ArgKind::kFloatList:
+        return value.toDoubleVector();
       case ArgKind::kBoolList: {
         std::vector<bool> list;
         for (bool element : value.toBoolList()) list.push_back(element);
         return list;
       }
-      case ArgKind::kString: return value.toStringRef();
-      default: return lowering::None{};
+      case ArgKind::kString:
+        return value.toStringRef();
+      default:
+        return lowering::None{};
     }
   }
 
@@ -112,7 +126,8 @@ class PlanBuilder {
         continue;
       }
       TORCH_CHECK(element.toTensor().device().is_privateuseone(),
-                  "Expected all tensors to be on the same device, but found a CPU tensor in a list given to ", op_.name);
+                  "Expected all tensors to be on the same device, but found a CPU tensor in a list given to ",
+                  op_.name);
       list.emplace_back(read(next_use_++));
     }
     return list;

@@ -11,21 +11,21 @@ namespace tpu::aten {
 /// A plan and how a call feeds it.
 struct PlannedCall {
   graph::Plan plan;
-  std::vector<uint32_t> input_uses;                  // tensor use of each plan input
+  std::vector<uint32_t> input_uses;  // tensor use of each plan input
   struct WindowUse {
     uint32_t use;
     graph::Layout layout;
     uint32_t first_slot;
   };
-  std::vector<WindowUse> windows;                    // those with run-time starts
+  std::vector<WindowUse> windows;                      // those with run-time starts
   std::vector<std::pair<uint32_t, uint32_t>> scalars;  // (scalar use, slot)
-  std::vector<int32_t> targets;                      // per output: tensor use that is written, or -1 - new tensor
+  std::vector<int32_t> targets;                        // per output: tensor use that is written, or -1 - new tensor
   struct NewTensor {
     Dims sizes, strides;
     c10::ScalarType dtype;
     size_t bytes;
   };
-  std::vector<std::optional<NewTensor>> created;     // per returned result; nullopt: undefined tensor
+  std::vector<std::optional<NewTensor>> created;  // per returned result; nullopt: undefined tensor
   uint64_t random_blocks = 0;
 };
 

@@ -18,14 +18,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(const at::Tensor& input
                                                          const at::Tensor& cx, const MaybeTensor& input_bias,
                                                          const MaybeTensor& hidden_bias) {
   const auto parts = (with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias)).chunk(4, 1);
-  const at::Tensor in = parts[0].sigmoid(), forget = parts[1].sigmoid(), cell = parts[2].tanh(), out = parts[3].sigmoid();
+  const at::Tensor in = parts[0].sigmoid(), forget = parts[1].sigmoid(), cell = parts[2].tanh(),
+                   out = parts[3].sigmoid();
   const at::Tensor cy = forget * cx + in * cell;
   return {out * cy.tanh(), cy, at::cat({in, forget, cell, out}, 1)};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(const MaybeTensor& grad_hy, const MaybeTensor& grad_cy,
-                                                                  const at::Tensor& cx, const at::Tensor& cy,
-                                                                  const at::Tensor& workspace, bool has_bias) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(const MaybeTensor& grad_hy,
+                                                                  const MaybeTensor& grad_cy, const at::Tensor& cx,
+                                                                  const at::Tensor& cy, const at::Tensor& workspace,
+                                                                  bool has_bias) {
   const auto parts = workspace.chunk(4, 1);
   const at::Tensor &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
   const bool from_hidden = grad_hy && grad_hy->defined();

@@ -1,11 +1,12 @@
 // Registers every row of the table, and the fallback for what has none.
 
+#include "aten/registration.h"
+
 #include <torch/library.h>
 
 #include <unordered_map>
 
 #include "aten/fallback.h"
-#include "aten/registration.h"
 
 namespace tpu::aten {
 namespace {

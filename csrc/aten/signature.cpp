@@ -37,20 +37,45 @@ class Parser {
       return;
     }
     switch (kind) {
-      case ArgKind::kTensor: tensor(value.toTensor(), index); break;
-      case ArgKind::kTensorList: tensor_list(value, index); break;
-      case ArgKind::kScalar: scalar(value.toScalar(), index); break;
-      case ArgKind::kScalarList: scalar_list(value, index); break;
-      case ArgKind::kFloat: floating(value.toDouble(), index); break;
-      case ArgKind::kInt: word(static_cast<uint64_t>(value.toInt())); break;
-      case ArgKind::kBool: word(value.toBool()); break;
-      case ArgKind::kDType: word(static_cast<uint64_t>(value.toInt())); break;
-      case ArgKind::kIntList: int_list(value); break;
-      case ArgKind::kFloatList: float_list(value); break;
-      case ArgKind::kBoolList: bool_list(value); break;
-      case ArgKind::kString: text(value.toStringRef()); break;
+      case ArgKind::kTensor:
+        tensor(value.toTensor(), index);
+        break;
+      case ArgKind::kTensorList:
+        tensor_list(value, index);
+        break;
+      case ArgKind::kScalar:
+        scalar(value.toScalar(), index);
+        break;
+      case ArgKind::kScalarList:
+        scalar_list(value, index);
+        break;
+      case ArgKind::kFloat:
+        floating(value.toDouble(), index);
+        break;
+      case ArgKind::kInt:
+        word(static_cast<uint64_t>(value.toInt()));
+        break;
+      case ArgKind::kBool:
+        word(value.toBool());
+        break;
+      case ArgKind::kDType:
+        word(static_cast<uint64_t>(value.toInt()));
+        break;
+      case ArgKind::kIntList:
+        int_list(value);
+        break;
+      case ArgKind::kFloatList:
+        float_list(value);
+        break;
+      case ArgKind::kBoolList:
+        bool_list(value);
+        break;
+      case ArgKind::kString:
+        text(value.toStringRef());
+        break;
       case ArgKind::kGenerator:
-      case ArgKind::kIgnored: break;
+      case ArgKind::kIgnored:
+        break;
     }
   }
 

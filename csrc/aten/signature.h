@@ -16,16 +16,16 @@ namespace tpu::aten {
 struct TensorUse {
   const at::Tensor* tensor;
   runtime::ValueRef value;
-  bool identity;      // the tensor is its storage's whole base
-  bool gather;        // its usual layout does not fit at this offset
+  bool identity;  // the tensor is its storage's whole base
+  bool gather;    // its usual layout does not fit at this offset
 };
 
 /// A number: a Scalar argument, a float argument that the row takes at run time, or a 0-d CPU tensor.
 struct ScalarUse {
   lowering::Scalar value;
   c10::ScalarType dtype;
-  bool runtime;        // always a run-time operand
-  bool fixed;          // always part of the key
+  bool runtime;  // always a run-time operand
+  bool fixed;    // always part of the key
 };
 
 struct Signature {

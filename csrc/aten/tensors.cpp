@@ -7,11 +7,11 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/resize_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
-#include <ATen/ops/resize_native.h>
 #include <torch/library.h>
 
 #include "device/device.h"
@@ -72,7 +72,8 @@ at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<c10::Scalar
 }
 
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<c10::ScalarType> dtype,
-                         std::optional<c10::Layout>, std::optional<c10::Device> chosen, std::optional<bool> pin_memory) {
+                         std::optional<c10::Layout>, std::optional<c10::Device> chosen,
+                         std::optional<bool> pin_memory) {
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Only dense CPU tensors can be pinned");
   TORCH_CHECK(sizes.size() == strides.size(), "dimensionality of sizes (", sizes.size(),
               ") must match dimensionality of strides (", strides.size(), ")");
@@ -101,14 +102,13 @@ void set_geometry(const at::Tensor& self, c10::IntArrayRef sizes, c10::OptionalI
   } else {
     impl.set_sizes_contiguous(sizes);
   }
-  const size_t needed = self.numel() == 0 ? 0
-                                          : at::detail::computeStorageNbytes(self.sizes(), self.strides(),
-                                                                             self.itemsize(), offset);
+  const size_t needed =
+      self.numel() == 0 ? 0 : at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize(), offset);
   if (needed > self.storage().nbytes()) device::resize_storage(self.storage(), needed);
 }
 
-at::Tensor& set_source_storage_offset(at::Tensor& self, at::Storage source, c10::SymInt offset, c10::SymIntArrayRef size,
-                                      c10::SymIntArrayRef stride) {
+at::Tensor& set_source_storage_offset(at::Tensor& self, at::Storage source, c10::SymInt offset,
+                                      c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
   const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
   const auto strides = C10_AS_INTARRAYREF_SLOW(stride);
   const int64_t start = offset.guard_int(__FILE__, __LINE__);

@@ -41,9 +41,7 @@ size_t byte_size(DType dtype) { return entry(dtype).bytes; }
 std::string_view mlir_name(DType dtype) { return entry(dtype).mlir; }
 std::string_view torch_name(DType dtype) { return entry(dtype).torch; }
 
-bool is_floating(DType dtype) {
-  return (dtype >= DType::kF16 && dtype <= DType::kF64) || dtype >= DType::kF8E4M3FN;
-}
+bool is_floating(DType dtype) { return (dtype >= DType::kF16 && dtype <= DType::kF64) || dtype >= DType::kF8E4M3FN; }
 bool is_complex(DType dtype) { return dtype == DType::kC64 || dtype == DType::kC128; }
 bool is_signed_integer(DType dtype) { return dtype >= DType::kS8 && dtype <= DType::kS64; }
 bool is_unsigned_integer(DType dtype) { return dtype >= DType::kU8 && dtype <= DType::kU64; }

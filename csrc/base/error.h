@@ -8,15 +8,15 @@
 namespace tpu {
 
 enum class Code {
-  kInternal,          // a defect of ours             -> RuntimeError
-  kInvalidArgument,   // the caller's argument        -> RuntimeError
-  kValue,             // a wrong value                -> ValueError
-  kIndex,             // an index out of range        -> IndexError
-  kType,              // a wrong type                 -> TypeError
-  kNotImplemented,    // not supported yet            -> NotImplementedError
-  kOutOfMemory,       // device memory is exhausted   -> torch.OutOfMemoryError
-  kUnavailable,       // plugin or device is missing  -> RuntimeError
-  kPlugin,            // the plugin reported a failure -> RuntimeError
+  kInternal,         // a defect of ours             -> RuntimeError
+  kInvalidArgument,  // the caller's argument        -> RuntimeError
+  kValue,            // a wrong value                -> ValueError
+  kIndex,            // an index out of range        -> IndexError
+  kType,             // a wrong type                 -> TypeError
+  kNotImplemented,   // not supported yet            -> NotImplementedError
+  kOutOfMemory,      // device memory is exhausted   -> torch.OutOfMemoryError
+  kUnavailable,      // plugin or device is missing  -> RuntimeError
+  kPlugin,           // the plugin reported a failure -> RuntimeError
 };
 
 class Error : public std::runtime_error {

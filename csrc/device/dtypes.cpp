@@ -9,12 +9,15 @@ namespace tpu::device {
 namespace {
 
 constexpr std::array<c10::ScalarType, kDTypeCount> kScalarTypes = {
-    c10::ScalarType::Bool,          c10::ScalarType::Char,        c10::ScalarType::Short,
-    c10::ScalarType::Int,           c10::ScalarType::Long,        c10::ScalarType::Byte,
-    c10::ScalarType::UInt16,        c10::ScalarType::UInt32,      c10::ScalarType::UInt64,
-    c10::ScalarType::Half,          c10::ScalarType::BFloat16,    c10::ScalarType::Float,
-    c10::ScalarType::Double,        c10::ScalarType::ComplexFloat, c10::ScalarType::ComplexDouble,
-    c10::ScalarType::Float8_e4m3fn, c10::ScalarType::Float8_e5m2, c10::ScalarType::Float8_e4m3fnuz,
+    c10::ScalarType::Bool,           c10::ScalarType::Char,
+    c10::ScalarType::Short,          c10::ScalarType::Int,
+    c10::ScalarType::Long,           c10::ScalarType::Byte,
+    c10::ScalarType::UInt16,         c10::ScalarType::UInt32,
+    c10::ScalarType::UInt64,         c10::ScalarType::Half,
+    c10::ScalarType::BFloat16,       c10::ScalarType::Float,
+    c10::ScalarType::Double,         c10::ScalarType::ComplexFloat,
+    c10::ScalarType::ComplexDouble,  c10::ScalarType::Float8_e4m3fn,
+    c10::ScalarType::Float8_e5m2,    c10::ScalarType::Float8_e4m3fnuz,
     c10::ScalarType::Float8_e5m2fnuz};
 
 constexpr int kUnsupported = -1;

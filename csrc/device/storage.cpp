@@ -1,7 +1,7 @@
 #include "device/storage.h"
 
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
 
@@ -34,13 +34,14 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   bool initialized() override { return runtime::Context::initialized(); }
-  void emptyCache(c10::MempoolId_t = {0, 0}) override {}  // nothing is cached above the plugin's allocator
+  void emptyCache(c10::MempoolId_t = {0, 0}) override {}           // nothing is cached above the plugin's allocator
   void recordStream(const c10::DataPtr&, c10::Stream) override {}  // values are kept alive by what uses them
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     const runtime::MemoryStats& stats = runtime::memory_stats(device);
     c10::CachingDeviceAllocator::DeviceStats result;
     const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    for (auto* bytes : {&result.allocated_bytes, &result.active_bytes, &result.reserved_bytes, &result.requested_bytes}) {
+    for (auto* bytes :
+         {&result.allocated_bytes, &result.active_bytes, &result.reserved_bytes, &result.requested_bytes}) {
       auto& stat = (*bytes)[all];
       stat.current = stats.current();
       stat.peak = stats.peak();
@@ -108,9 +109,9 @@ StorageSlot& slot_of(const c10::StorageImpl& storage) {
   StorageSlot* slot = storage.device_type() == c10::DeviceType::PrivateUse1
                           ? StorageSlot::find(reinterpret_cast<uint64_t>(data.get()))
                           : nullptr;
-  TORCH_CHECK(slot != nullptr, "expected a storage of the tpu device, got one on ", storage.device(),
-              storage.device_type() == c10::DeviceType::PrivateUse1 ? " whose memory is not the device's or was released"
-                                                                    : "");
+  TORCH_CHECK(
+      slot != nullptr, "expected a storage of the tpu device, got one on ", storage.device(),
+      storage.device_type() == c10::DeviceType::PrivateUse1 ? " whose memory is not the device's or was released" : "");
   return *slot;
 }
 

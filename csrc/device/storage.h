@@ -20,8 +20,8 @@ inline runtime::StorageSlot& slot_of(const at::TensorBase& tensor) {
 }
 
 /// A tensor with a storage of its own that holds `value`.
-at::Tensor make_tensor(runtime::ValueRef value, c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                       c10::ScalarType dtype, c10::DeviceIndex device);
+at::Tensor make_tensor(runtime::ValueRef value, c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
+                       c10::DeviceIndex device);
 
 /// Same, of `bytes` bytes, with no value yet: the caller stores one in its slot before anyone sees it.
 at::Tensor make_tensor(size_t bytes, c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,

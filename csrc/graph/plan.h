@@ -40,20 +40,20 @@ struct UnreadTensor {
   TensorType type;
 };
 
-using ArgTemplate = std::variant<lowering::None, TensorRef, UnreadTensor, ScalarRef, std::vector<std::optional<TensorRef>>,
-                                 std::vector<ScalarRef>, bool, int64_t, double, Dims, std::vector<double>,
-                                 std::vector<bool>, std::string, DType>;
+using ArgTemplate = std::variant<lowering::None, TensorRef, UnreadTensor, ScalarRef,
+                                 std::vector<std::optional<TensorRef>>, std::vector<ScalarRef>, bool, int64_t, double,
+                                 Dims, std::vector<double>, std::vector<bool>, std::string, DType>;
 
 struct OutputTemplate {
-  TensorType base;           // of the new value
-  uint32_t result = 0;       // result of the lowering that it comes from
-  Dims order;                // new base: dim i of the base is dim order[i] of the result
+  TensorType base;      // of the new value
+  uint32_t result = 0;  // result of the lowering that it comes from
+  Dims order;           // new base: dim i of the base is dim order[i] of the result
   /// Set when the result is written into a window of an existing base.
   struct Replace {
     std::optional<uint32_t> input;  // the old base; none when every element is replaced
     Layout layout;
     uint32_t first_slot = 0;
-    DType dtype = DType::kF32;      // of the window: the result is converted to it
+    DType dtype = DType::kF32;  // of the window: the result is converted to it
     Dims sizes;
   };
   std::optional<Replace> replace;

@@ -41,9 +41,7 @@ Mode parse_mode(const std::string& text) {
   throw Error(Code::kValue, "eager mode must be 'debug', 'strict' or 'fused', got '" + text + "'");
 }
 
-std::string to_string(Mode mode) {
-  return mode == Mode::kDebug ? "debug" : mode == Mode::kStrict ? "strict" : "fused";
-}
+std::string to_string(Mode mode) { return mode == Mode::kDebug ? "debug" : mode == Mode::kStrict ? "strict" : "fused"; }
 
 const char* FlushPolicy::after_append(const Recording& recording) {
   if (mode() != Mode::kFused) return "operator";

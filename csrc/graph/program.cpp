@@ -20,9 +20,12 @@ bool includes(const OutputMask& larger, const OutputMask& smaller) {
 
 DType slot_dtype(Slot slot) {
   switch (slot) {
-    case Slot::kInt: return DType::kS64;
-    case Slot::kFloat: return DType::kF32;
-    case Slot::kDouble: return DType::kF64;
+    case Slot::kInt:
+      return DType::kS64;
+    case Slot::kFloat:
+      return DType::kF32;
+    case Slot::kDouble:
+      return DType::kF64;
   }
   return DType::kS64;
 }
@@ -132,7 +135,8 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
   for (uint32_t i = 0; i < values.size(); ++i) {
     if (!test(alive, i)) continue;
     const auto parameter = replaced_parameter(recording, i);
-    if (parameter && values[i].type() == recording.parameters[*parameter]->type() && aliased.insert(*parameter).second) {
+    if (parameter && values[i].type() == recording.parameters[*parameter]->type() &&
+        aliased.insert(*parameter).second) {
       builder.set_aliased_output(*parameter, static_cast<int>(results.size()));
       program->aliased_parameters.push_back(*parameter);
     }

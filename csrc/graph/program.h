@@ -55,8 +55,8 @@ struct ProgramCheck {
 };
 
 struct Program {
-  std::vector<uint32_t> outputs;           // flat output number of each program result
-  std::vector<ProgramCheck> checks;        // if any, one more result: an i1 per check
+  std::vector<uint32_t> outputs;            // flat output number of each program result
+  std::vector<ProgramCheck> checks;         // if any, one more result: an i1 per check
   std::vector<int64_t> aliased_parameters;  // donated when nobody else holds the value
   runtime::ProgramHandle executable;
   std::string label;

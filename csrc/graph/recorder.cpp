@@ -71,7 +71,11 @@ class LaunchTask final : public runtime::Task {
 
   void run() noexcept override {
     try {
-      if (fail_if_inputs_failed()) return;
+      if (const auto failed = failed_input()) {
+        // What does not depend on the failed input still gives its result.
+        recording_.nodes.size() > 1 ? run_one_by_one() : pass_on(failed);
+        return;
+      }
       execute(recording_, *program_, program_);
     } catch (const Error& error) {
       // One node of many does not compile, or all together do not fit: alone, the others still give results. A
@@ -87,25 +91,25 @@ class LaunchTask final : public runtime::Task {
   }
 
  private:
-  bool fail_if_inputs_failed() {
+  /// The first error among the inputs, or null.
+  std::shared_ptr<const Error> failed_input() const {
     for (const ValueRef& parameter : recording_.parameters) {
-      if (parameter->state() != State::kFailed) continue;
-      for (const ValueRef& output : recording_.outputs) {
-        if (output && output->state() == State::kLaunched) output->fail(parameter->error());
-      }
-      return true;
+      if (parameter->state() == State::kFailed) return parameter->error();
     }
-    return false;
+    return nullptr;
+  }
+
+  void pass_on(const std::shared_ptr<const Error>& error) {
+    for (const ValueRef& output : recording_.outputs) {
+      if (output && output->state() == State::kLaunched) output->fail(error);
+    }
   }
 
   void fail_outputs(const Error& error) {
     const NodeRecord& node = recording_.nodes.back();
     const std::string what = recording_.nodes.size() == 1 ? node.plan->name : program_->label;
     if (error.code() == Code::kOutOfMemory) runtime::memory_stats(recorder_.device_).count_out_of_memory();
-    const auto shared = std::make_shared<const Error>(error.code(), place_of(what, node.location) + ": " + error.what());
-    for (const ValueRef& output : recording_.outputs) {
-      if (output && output->state() == State::kLaunched) output->fail(shared);
-    }
+    pass_on(std::make_shared<const Error>(error.code(), place_of(what, node.location) + ": " + error.what()));
   }
 
   void execute(Recording& recording, const Program& program, const std::shared_ptr<const Program>& shared) {
@@ -166,9 +170,15 @@ class LaunchTask final : public runtime::Task {
       for (size_t i = 0; i < node.plan->slots.size(); ++i) {
         const uint64_t word = recording.words[node.first_word + i];
         switch (node.plan->slots[i]) {
-          case Slot::kInt: ints.push_back(static_cast<int64_t>(word)); break;
-          case Slot::kFloat: floats.push_back(static_cast<float>(std::bit_cast<double>(word))); break;
-          case Slot::kDouble: doubles.push_back(std::bit_cast<double>(word)); break;
+          case Slot::kInt:
+            ints.push_back(static_cast<int64_t>(word));
+            break;
+          case Slot::kFloat:
+            floats.push_back(static_cast<float>(std::bit_cast<double>(word)));
+            break;
+          case Slot::kDouble:
+            doubles.push_back(std::bit_cast<double>(word));
+            break;
         }
       }
     }
@@ -186,7 +196,8 @@ class LaunchTask final : public runtime::Task {
     for (const NodeRecord& node : recording_.nodes) {
       for (size_t k = 0; k < node.plan->outputs.size(); ++k) {
         ValueRef& output = recording_.outputs[node.first_output + k];
-        if (!output) output = ValueRef(new DeviceValue(node.plan->outputs[k].base, recorder_.device_, State::kLaunched));
+        if (!output)
+          output = ValueRef(new DeviceValue(node.plan->outputs[k].base, recorder_.device_, State::kLaunched));
       }
     }
     for (const NodeRecord& node : recording_.nodes) {
@@ -194,31 +205,39 @@ class LaunchTask final : public runtime::Task {
       const size_t count = node.plan->outputs.size();
       std::vector<ValueRef> outputs(recording_.outputs.begin() + node.first_output,
                                     recording_.outputs.begin() + node.first_output + static_cast<ptrdiff_t>(count));
+      const auto fail = [&](const std::shared_ptr<const Error>& error) {
+        for (const ValueRef& output : outputs) {
+          if (output->state() == State::kLaunched) output->fail(error);
+        }
+      };
       try {
         single.nodes.push_back({node.plan, node.location, 0, 0, 0});
+        std::shared_ptr<const Error> inherited;
         for (size_t i = 0; i < node.plan->inputs.size(); ++i) {
           const Wire& wire = recording_.wires[node.first_wire + i];
           const ValueRef& input = wire.external ? recording_.parameters[wire.index] : recording_.outputs[wire.index];
-          input->wait();
+          if (input->state() == State::kFailed && inherited == nullptr) inherited = input->error();
           single.wires.push_back({true, static_cast<uint32_t>(single.parameters.size())});
           single.parameters.push_back(input);
         }
-        single.words.assign(recording_.words.begin() + node.first_word,
-                            recording_.words.begin() + node.first_word + static_cast<ptrdiff_t>(node.plan->slots.size()));
+        if (inherited != nullptr) {
+          fail(inherited);
+          continue;
+        }
+        single.words.assign(
+            recording_.words.begin() + node.first_word,
+            recording_.words.begin() + node.first_word + static_cast<ptrdiff_t>(node.plan->slots.size()));
         single.outputs = outputs;
         const OutputMask all((count + 63) / 64, ~uint64_t{0});
         const std::shared_ptr<Program> program =
             build_program(single, all, recorder_.layout_policy_, recorder_.context_.cache(), "isolating a failure");
         execute(single, *program, program);
       } catch (const Error& error) {
+        // A lowering's message names its node already; the plugin's does not.
         const std::string text = error.what();
-        const std::string place = place_of(node.plan->name, node.location);
-        // An input's failure already names its own node: the first error stays.
-        const bool inherited = text.find(" at ") != std::string::npos && text.rfind(node.plan->name, 0) != 0;
-        const auto shared = std::make_shared<const Error>(error.code(), inherited ? text : place + ": " + text);
-        for (const ValueRef& output : outputs) {
-          if (output->state() == State::kLaunched) output->fail(shared);
-        }
+        const bool named = text.rfind(node.plan->name, 0) == 0;
+        fail(std::make_shared<const Error>(error.code(),
+                                           named ? text : place_of(node.plan->name, node.location) + ": " + text));
       }
     }
   }
@@ -252,8 +271,9 @@ Recorder& Recorder::of(int device) {
   if (made != nullptr) return *made;
   runtime::Context& context = runtime::Context::get();
   if (device < 0 || device >= context.devices()) {
-    throw Error(Code::kInvalidArgument, "tpu:" + std::to_string(device) + ": invalid device ordinal, there " +
-                                            (context.devices() == 1 ? "is 1 device" : "are " + std::to_string(context.devices()) + " devices"));
+    throw Error(Code::kInvalidArgument,
+                "tpu:" + std::to_string(device) + ": invalid device ordinal, there " +
+                    (context.devices() == 1 ? "is 1 device" : "are " + std::to_string(context.devices()) + " devices"));
   }
   static std::mutex mutex;
   std::lock_guard lock(mutex);
@@ -261,8 +281,7 @@ Recorder& Recorder::of(int device) {
   return *recorders[device].load();
 }
 
-Recorder::Recorder(int device)
-    : device_(device), context_(runtime::Context::get()), programs_(kProgramsInMemory) {
+Recorder::Recorder(int device) : device_(device), context_(runtime::Context::get()), programs_(kProgramsInMemory) {
   layout_policy_.barrier_after_heavy = context_.client().platform_name() == "cpu";
 }
 

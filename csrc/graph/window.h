@@ -49,11 +49,11 @@ class Layout {
 
  private:
   struct Digit {
-    int64_t size = 1;     // of the base along this digit
-    int64_t stride = 1;   // elements per step of the digit
-    int64_t count = 1;    // elements the window takes
-    int64_t step = 1;     // distance between them, in digit positions
-    int axis = -1;        // the window's dim, or -1 for a single position
+    int64_t size = 1;    // of the base along this digit
+    int64_t stride = 1;  // elements per step of the digit
+    int64_t count = 1;   // elements the window takes
+    int64_t step = 1;    // distance between them, in digit positions
+    int axis = -1;       // the window's dim, or -1 for a single position
     bool full() const { return count == size && step == 1; }
     int64_t extent() const { return (count - 1) * step + 1; }
   };

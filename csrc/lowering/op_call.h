@@ -26,11 +26,13 @@ using stablehlo::Value;
 struct Scalar {
   enum class Kind : uint8_t { kBool, kInt, kDouble, kComplex };
   Kind kind = Kind::kInt;
-  int64_t i = 0;                // kBool, kInt
-  std::complex<double> z = 0;   // kDouble (real part), kComplex
+  int64_t i = 0;               // kBool, kInt
+  std::complex<double> z = 0;  // kDouble (real part), kComplex
   double as_double() const { return kind <= Kind::kInt ? static_cast<double>(i) : z.real(); }
   int64_t as_int() const { return kind <= Kind::kInt ? i : static_cast<int64_t>(z.real()); }
-  std::complex<double> as_complex() const { return kind <= Kind::kInt ? std::complex<double>(static_cast<double>(i)) : z; }
+  std::complex<double> as_complex() const {
+    return kind <= Kind::kInt ? std::complex<double>(static_cast<double>(i)) : z;
+  }
   bool is_integral() const { return kind <= Kind::kInt; }
 };
 

@@ -115,12 +115,14 @@ Results searchsorted(const OpCall& call) {
   return {placed(call, sequence, 1, right)};
 }
 
-/// (self, bins, min, max): counts of equal-width bins; equal bounds mean the range of the data.
+/// (self, bins, min, max): counts of equal-width bins; equal bounds mean the range of the data. Integers stay
+/// integers, as on CUDA (the CPU refuses them).
 Results histc(const OpCall& call) {
   const TensorType& type = call.result_type();
   Builder& builder = call.builder();
   Value x = call.tensor(0);
-  DType dtype = compute_type(x.dtype());
+  const bool floats = is_floating(x.dtype());
+  DType dtype = floats ? compute_type(x.dtype()) : DType::kS64;
   int64_t count = x.type().numel(), bins = call.integer(1);
   if (count == 0) return {builder.constant(0.0, type)};
   x = convert(reshape(x, {count}), dtype);
@@ -132,12 +134,15 @@ Results histc(const OpCall& call) {
   Value flat = compare(low, high, Compare::kEq), one = full_like(low, 1.0);
   low = select(flat, subtract(low, one), low);
   high = select(flat, add(high, one), high);
-  call.check(logical_not(bit_and(is_finite(low), is_finite(high))), Code::kInvalidArgument,
-             "torch.histc: range of [min, max] is not finite");
+  if (floats) {
+    call.check(logical_not(bit_and(is_finite(low), is_finite(high))), Code::kInvalidArgument,
+               "torch.histc: range of [min, max] is not finite");
+  }
   call.check(compare(low, high, Compare::kGt), Code::kInvalidArgument, "torch.histc: max must be larger than min");
   Value lows = broadcast_to(low, x.dims()), highs = broadcast_to(high, x.dims());
   Value inside = bit_and(compare(x, lows, Compare::kGe), compare(x, highs, Compare::kLe));
-  Value scaled = multiply(divide(subtract(x, lows), subtract(highs, lows)), full_like(x, static_cast<double>(bins)));
+  Value distance = subtract(x, lows), range = subtract(highs, lows), width = full_like(x, static_cast<double>(bins));
+  Value scaled = floats ? multiply(divide(distance, range), width) : divide(multiply(distance, width), range);
   Value bin = convert(select(inside, scaled, full_like(scaled, 0.0)), DType::kS32);
   bin = minimum(bin, full_like(bin, static_cast<double>(bins - 1)));  // the last bin includes its end
   stablehlo::ScatterDims dims;
@@ -145,7 +150,7 @@ Results histc(const OpCall& call) {
   dims.scatter_dims_to_operand_dims = {0};
   dims.index_vector_dim = 1;
   Value totals =
-      scatter(builder.constant(0.0, {DType::kF32, {bins}}), reshape(bin, {count, 1}), convert(inside, DType::kF32),
+      scatter(builder.constant(0.0, {DType::kS32, {bins}}), reshape(bin, {count, 1}), convert(inside, DType::kS32),
               dims, [](std::span<const Value> v) -> std::vector<Value> { return {add(v[0], v[1])}; });
   return {convert(totals, type.dtype)};
 }

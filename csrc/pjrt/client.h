@@ -80,7 +80,7 @@ class Device {
   PJRT_Device* raw() const { return device_; }
   int id() const { return id_; }
   int local_hardware_id() const { return local_hardware_id_; }
-  const std::string& kind() const { return kind_; }             // "cpu", "TPU v5e"
+  const std::string& kind() const { return kind_; }  // "cpu", "TPU v5e"
   const std::string& debug_string() const { return debug_; }
   const std::map<std::string, std::string>& attributes() const { return attributes_; }
 
@@ -164,9 +164,9 @@ class Client {
   const Plugin& plugin() const { return *plugin_; }
   const PJRT_Api* api() const { return plugin_->api(); }
   PJRT_Client* raw() const { return client_; }
-  const std::string& platform_name() const { return platform_name_; }        // "cpu", "tpu", "cuda"
+  const std::string& platform_name() const { return platform_name_; }  // "cpu", "tpu", "cuda"
   const std::string& platform_version() const { return platform_version_; }
-  std::span<const Device> devices() const { return devices_; }               // addressable
+  std::span<const Device> devices() const { return devices_; }  // addressable
 
   /// Copies dense row-major `data`; the call returns after the copy.
   Buffer buffer_from_host(const void* data, const TensorType& type, const Device& device) const;

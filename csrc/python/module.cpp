@@ -64,8 +64,12 @@ DeviceProperties device_properties(int index) {
   Context& context = Context::get();
   const auto resolved = device::resolve(static_cast<c10::DeviceIndex>(index));
   const pjrt::Device& device = context.device(resolved);
-  return {runtime::display_device_kind(device.kind()), context.client().platform_name(), device.id(),
-          device.local_hardware_id(), device::total_memory(resolved), device.attributes()};
+  return {runtime::display_device_kind(device.kind()),
+          context.client().platform_name(),
+          device.id(),
+          device.local_hardware_id(),
+          device::total_memory(resolved),
+          device.attributes()};
 }
 
 std::map<std::string, std::string> client_info() {
@@ -190,9 +194,10 @@ void bind_devices(py::module_& m) {
   };
   m.def("exchange_device", exchange, NoGil());
   m.def("maybe_exchange_device", exchange, NoGil());
-  m.def("synchronize",
-        [](int index) { graph::Recorder::of(device::resolve(static_cast<c10::DeviceIndex>(index))).synchronize(); },
-        NoGil());
+  m.def(
+      "synchronize",
+      [](int index) { graph::Recorder::of(device::resolve(static_cast<c10::DeviceIndex>(index))).synchronize(); },
+      NoGil());
   m.def("device_properties", &device_properties, NoGil());
   m.def("client_info", &client_info);
   m.def("default_generator", [](int index) {

@@ -112,7 +112,8 @@ void CompileCache::build(const ProgramHandle& program, const CompileRequest& req
       ++stats_.compiled;
       stats_.compile_seconds += event.seconds;
     }
-    if (stats_.recent.size() >= kRecent) stats_.recent.erase(stats_.recent.begin(), stats_.recent.begin() + kRecent / 2);
+    if (stats_.recent.size() >= kRecent)
+      stats_.recent.erase(stats_.recent.begin(), stats_.recent.begin() + kRecent / 2);
     stats_.recent.push_back(std::move(event));
   }
   program->done_.store(true, std::memory_order_release);

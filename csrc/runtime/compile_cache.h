@@ -49,12 +49,12 @@ struct CompileEvent {
 };
 
 struct CompileStats {
-  int64_t programs = 0;     // alive in memory
+  int64_t programs = 0;  // alive in memory
   int64_t memory_hits = 0;
   int64_t disk_hits = 0;
-  int64_t compiled = 0;     // misses of both
+  int64_t compiled = 0;  // misses of both
   int64_t failed = 0;
-  double compile_seconds = 0;  // summed over compiles, which may overlap
+  double compile_seconds = 0;        // summed over compiles, which may overlap
   std::vector<CompileEvent> recent;  // the last kRecent misses of the memory cache, oldest first
 };
 

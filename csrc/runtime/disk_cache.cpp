@@ -47,9 +47,8 @@ std::optional<std::string> DiskCache::load(const std::string& key) const {
   Header header;
   const auto size = fs::file_size(path, ignored);
   const bool whole = !ignored && file.read(reinterpret_cast<char*>(&header), sizeof header) &&
-                     std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 &&
-                     header.key_bytes <= size && header.payload_bytes <= size &&
-                     sizeof header + header.key_bytes + header.payload_bytes == size;
+                     std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.key_bytes <= size &&
+                     header.payload_bytes <= size && sizeof header + header.key_bytes + header.payload_bytes == size;
   if (!whole) {
     fs::remove(path, ignored);
     return std::nullopt;

@@ -59,8 +59,7 @@ bool TaskQueue::drain_for(double seconds) {
   const uint64_t number = pushed();
   std::unique_lock lock(mutex_);
   waiters_.fetch_add(1);
-  const bool all =
-      done_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return finished() >= number; });
+  const bool all = done_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return finished() >= number; });
   waiters_.fetch_sub(1);
   return all;
 }

@@ -46,8 +46,8 @@ class Value final : public RefCounted, public Pooled<Value> {
   /// recorder's current number.
   struct Place {
     uint64_t recording = 0;
-    uint32_t index = 0;      // parameter number, or node number when pending
-    uint32_t output = 0;     // output number of that node
+    uint32_t index = 0;   // parameter number, or node number when pending
+    uint32_t output = 0;  // output number of that node
   };
   Place place;
 

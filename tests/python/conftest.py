@@ -25,8 +25,8 @@ def pytest_report_header() -> list[str]:
     return [f"torch {torch.__version__}, torch_tpu {torch_tpu.__version__}", f"plugin {provider}: {path} ({reason})"]
 
 
-# `make test` leaves out tests marked slow and runs the parameter sets of each test function at these places of its list, so
-# that every function, family and mode is met; `make test-full` (TORCH_TPU_TEST_FULL=1) runs them all.
+# `make test` leaves out tests marked slow and runs the parameter sets of each test function at these places of its
+# list, so that every function, family and mode is met; `make test-full` (TORCH_TPU_TEST_FULL=1) runs them all.
 SAMPLED = (0.0, 2 / 3)
 
 
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 # Defects that are known and not mended yet, by test and reason. One that passes fails the run, so that its entry goes.
 KNOWN_DEFECTS = {
-    "test_dtypes.py::test_half_types_round_once[fused-torch.float16]": "fused float16 chains round fewer times than eager",
+    "test_dtypes.py::test_half_types_round_once[fused-torch.float16]": "float16 chains round less often in fused",
     "test_views.py::test_overlapping_operands_are_refused": "partly overlapping operands are not refused",
 }
 

@@ -17,7 +17,9 @@ def run_with_gradients(function: Callable[..., Any], arguments: list[Any], weigh
     inputs = [x for x in tree_flatten(arguments)[0] if isinstance(x, torch.Tensor) and x.requires_grad]
     if not weights:
         weights.extend(torch.randn(x.shape, dtype=x.dtype) for x in outputs)
-    gradients = torch.autograd.grad(outputs, inputs, [to_device(w, x.device) for w, x in zip(weights, outputs)])
+    gradients = torch.autograd.grad(
+        outputs, inputs, [to_device(w, x.device) for w, x in zip(weights, outputs, strict=True)]
+    )
     return result, gradients
 
 

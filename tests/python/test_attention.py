@@ -22,7 +22,14 @@ TOLERANCE = {
 
 
 def operands(
-    batch: int, heads: int, rows: int, keys: int, width: int = 16, value_width: int = 16, *, key_heads: int | None = None
+    batch: int,
+    heads: int,
+    rows: int,
+    keys: int,
+    width: int = 16,
+    value_width: int = 16,
+    *,
+    key_heads: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     key_heads = key_heads or heads
     return (
@@ -47,7 +54,9 @@ def compare(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, dtyp
 
     inputs = [q, k, v] if mask is None else [q, k, v, mask]
     weight = torch.randn(*q.shape[:-1], v.shape[-1])
-    rounded = [x if x.dtype == torch.bool else x.detach().to(dtype).double().requires_grad_(x.requires_grad) for x in inputs]
+    rounded = [
+        x if x.dtype == torch.bool else x.detach().to(dtype).double().requires_grad_(x.requires_grad) for x in inputs
+    ]
     weight = weight.to(dtype)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         want = run("cpu", torch.float64, *rounded)
@@ -154,7 +163,9 @@ def test_views_and_three_dims() -> None:
     want = F.scaled_dot_product_attention(*packed.permute(2, 0, 3, 1, 4))
     assert_matches(F.scaled_dot_product_attention(q, k, v), want)
     three = [torch.randn(4, 6, 8) for _ in range(3)]
-    assert_matches(F.scaled_dot_product_attention(*(x.to(DEVICE) for x in three)), F.scaled_dot_product_attention(*three))
+    assert_matches(
+        F.scaled_dot_product_attention(*(x.to(DEVICE) for x in three)), F.scaled_dot_product_attention(*three)
+    )
 
 
 def test_layer() -> None:

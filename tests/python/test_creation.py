@@ -92,7 +92,9 @@ def test_arange_of_one_length_with_many_bounds() -> None:
 
 
 @pytest.mark.parametrize("dtype", REAL, ids=str)
-@pytest.mark.parametrize("bounds", [(0, 10, 11), (0, 3, 10), (3, -7, 23), (-2.5, 4.5, 8), (5, 9, 1), (1, 2, 0)], ids=str)
+@pytest.mark.parametrize(
+    "bounds", [(0, 10, 11), (0, 3, 10), (3, -7, 23), (-2.5, 4.5, 8), (5, 9, 1), (1, 2, 0)], ids=str
+)
 def test_linspace(bounds: tuple[float, float, int], dtype: torch.dtype) -> None:
     start, end, steps = bounds
     if dtype == torch.uint8:

@@ -204,6 +204,24 @@ def test_overwriting_heals_a_failed_tensor() -> None:
     assert x.tolist() == [4, 4, 4]
 
 
+def test_what_does_not_depend_on_a_failure_survives() -> None:
+    """One launch may hold the failed tensor's users and others: the others still give their results."""
+    if torch.tpu.get_eager_mode() == "debug":
+        pytest.skip("in debug the call raises: nothing that depends on its result exists")
+    weight = torch.ones(4, 2, device=DEVICE)
+    with pytest.raises((torch.OutOfMemoryError, RuntimeError), match=r"(?i)memory|alloc|size"):
+        big = torch.ones(1 << 46, device=DEVICE)
+        big_sum = big.sum()
+        good = weight * 3
+        big_sum.item()
+    with pytest.raises((torch.OutOfMemoryError, RuntimeError), match=r"(?i)memory|alloc|size"):
+        also_lost = big_sum + weight
+        also_good = good + weight
+        also_lost.cpu()
+    assert good.sum().item() == 24
+    assert also_good.sum().item() == 32
+
+
 def test_out_of_memory_is_pytorchs_exception() -> None:
     kept = torch.ones(4, device=DEVICE)
     with pytest.raises((torch.OutOfMemoryError, RuntimeError), match=r"(?i)memory|alloc|size"):

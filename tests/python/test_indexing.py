@@ -61,7 +61,9 @@ def test_scatter_reduce(reduce: str, include_self: bool, dtype: torch.dtype) -> 
 def test_scatter_reduce_spreads_nan() -> None:
     source = torch.tensor([1.0, float("nan"), 3.0, 4.0])
     for reduce in ("amax", "amin", "sum"):
-        check(lambda x, i, s, r=reduce: x.scatter_reduce(0, i, s, r), torch.zeros(3), torch.tensor([0, 1, 1, 2]), source)
+        check(
+            lambda x, i, s, r=reduce: x.scatter_reduce(0, i, s, r), torch.zeros(3), torch.tensor([0, 1, 1, 2]), source
+        )
 
 
 @pytest.mark.parametrize("index_dtype", (torch.int64, torch.int32))
@@ -148,7 +150,12 @@ def test_index_put(place: tuple[Any, ...], accumulate: bool) -> None:
 
 def test_index_put_adds_duplicates_exactly() -> None:
     index = indices(5, 1000)
-    check(lambda x, i, v: x.index_put((i,), v, accumulate=True), torch.zeros(5, dtype=torch.int64), index, indices(9, 1000))
+    check(
+        lambda x, i, v: x.index_put((i,), v, accumulate=True),
+        torch.zeros(5, dtype=torch.int64),
+        index,
+        indices(9, 1000),
+    )
     check(lambda x, i, v: x.index_put((i,), v, accumulate=True), torch.zeros(5, 2), index, torch.ones(1000, 2))
     check(lambda x, i, v: x.index_put((i,), v, accumulate=True), torch.zeros(5, 2), index, torch.tensor(2.0))
 
@@ -204,7 +211,7 @@ def test_out_of_range(name: str, function: Any, error: type[Exception], bad: int
     x, index = torch.ones(3, 4), torch.tensor([0, bad])
     with pytest.raises(error):
         function(x, index)
-    with pytest.raises(error, match="range|bounds"):
+    with pytest.raises(error, match=r"range|bounds"):
         function(x.to(DEVICE), index.to(DEVICE)).cpu()
 
 
@@ -253,9 +260,7 @@ def test_embedding_edges() -> None:
 @pytest.mark.parametrize("padding", (None, 1))
 def test_embedding_bag(mode: str, last_offset: bool, padding: int | None) -> None:
     def run(weight: torch.Tensor, index: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = F.embedding_bag(
-            index, weight, offsets, mode=mode, include_last_offset=last_offset, padding_idx=padding
-        )
+        y = F.embedding_bag(index, weight, offsets, mode=mode, include_last_offset=last_offset, padding_idx=padding)
         return y, *torch.autograd.grad((y**2).sum(), weight)
 
     check(run, values(7, 4).requires_grad_(), torch.tensor([0, 1, 2, 3, 4, 1, 6]), torch.tensor([0, 2, 2, 7]))

@@ -83,9 +83,7 @@ def grid_for(batch: int, *sizes: int) -> torch.Tensor:
 @pytest.mark.parametrize("padding", ("zeros", "border", "reflection"))
 @pytest.mark.parametrize("align_corners", (False, True))
 def test_grid_2d(mode: str, padding: str, align_corners: bool) -> None:
-    check_gradients(
-        lambda x, g: F.grid_sample(x, g, mode, padding, align_corners), leaf(2, 3, 5, 6), grid_for(2, 4, 7)
-    )
+    check_gradients(lambda x, g: F.grid_sample(x, g, mode, padding, align_corners), leaf(2, 3, 5, 6), grid_for(2, 4, 7))
 
 
 @pytest.mark.parametrize("mode", ("bilinear", "nearest"))
@@ -100,7 +98,11 @@ def test_grid_3d(mode: str, padding: str, align_corners: bool) -> None:
 def test_grid_edges() -> None:
     exact = torch.tensor([[[[-1.0, -1.0], [1.0, 1.0], [0.0, 0.0], [-1.0, 1.0]]]], dtype=torch.float64)
     for padding, align_corners in itertools.product(("zeros", "border", "reflection"), (False, True)):
-        check(lambda x, g, p=padding, a=align_corners: F.grid_sample(x, g, "bilinear", p, a), leaf(1, 2, 4, 4).detach(), exact)
+        check(
+            lambda x, g, p=padding, a=align_corners: F.grid_sample(x, g, "bilinear", p, a),
+            leaf(1, 2, 4, 4).detach(),
+            exact,
+        )
     check(lambda x, g: F.grid_sample(x, g, align_corners=False), torch.randn(2, 3, 4, 4), torch.zeros(2, 0, 5, 2))
     theta = torch.tensor([[[0.8, 0.1, 0.2], [-0.1, 1.1, 0.0]]], dtype=torch.float64)
     check_gradients(

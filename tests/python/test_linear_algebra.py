@@ -42,16 +42,41 @@ def test_added_products(dtype: torch.dtype, beta: int, alpha: int) -> None:
     scale = {"beta": beta, "alpha": alpha}
     # Sizes with few terms: narrow floats may differ by a rounding of the sum, which cancellation magnifies.
     tolerance = {"rtol": 1.6e-2, "atol": 2e-2} if dtype in (torch.bfloat16, torch.float16) else {}
-    check(lambda c, a, b: torch.addmm(c, a, b, **scale), values(4, dtype=dtype), values(3, 2, dtype=dtype),
-          values(2, 4, dtype=dtype), **tolerance)
-    check(lambda c, a, b: torch.addmv(c, a, b, **scale), values(3, dtype=dtype), values(3, 2, dtype=dtype),
-          values(2, dtype=dtype), **tolerance)
-    check(lambda c, a, b: torch.baddbmm(c, a, b, **scale), values(2, 3, 4, dtype=dtype), values(2, 3, 2, dtype=dtype),
-          values(2, 2, 4, dtype=dtype), **tolerance)
-    check(lambda c, a, b: torch.addbmm(c, a, b, **scale), values(3, 4, dtype=dtype), values(2, 3, 2, dtype=dtype),
-          values(2, 2, 4, dtype=dtype), **tolerance)
-    check(lambda c, a, b: torch.addr(c, a, b, **scale), values(3, 4, dtype=dtype), values(3, dtype=dtype),
-          values(4, dtype=dtype), **tolerance)
+    check(
+        lambda c, a, b: torch.addmm(c, a, b, **scale),
+        values(4, dtype=dtype),
+        values(3, 2, dtype=dtype),
+        values(2, 4, dtype=dtype),
+        **tolerance,
+    )
+    check(
+        lambda c, a, b: torch.addmv(c, a, b, **scale),
+        values(3, dtype=dtype),
+        values(3, 2, dtype=dtype),
+        values(2, dtype=dtype),
+        **tolerance,
+    )
+    check(
+        lambda c, a, b: torch.baddbmm(c, a, b, **scale),
+        values(2, 3, 4, dtype=dtype),
+        values(2, 3, 2, dtype=dtype),
+        values(2, 2, 4, dtype=dtype),
+        **tolerance,
+    )
+    check(
+        lambda c, a, b: torch.addbmm(c, a, b, **scale),
+        values(3, 4, dtype=dtype),
+        values(2, 3, 2, dtype=dtype),
+        values(2, 2, 4, dtype=dtype),
+        **tolerance,
+    )
+    check(
+        lambda c, a, b: torch.addr(c, a, b, **scale),
+        values(3, 4, dtype=dtype),
+        values(3, dtype=dtype),
+        values(4, dtype=dtype),
+        **tolerance,
+    )
 
 
 def test_beta_of_zero_ignores_the_added_tensor() -> None:
@@ -76,7 +101,11 @@ def test_bool_outer_sum() -> None:
 
 def test_large_integers_are_exact() -> None:
     check(torch.mm, torch.randint(-(2**40), 2**40, (4, 6)), torch.randint(-(2**30), 2**30, (6, 5)))
-    check(torch._int_mm, torch.randint(-128, 128, (24, 64)).to(torch.int8), torch.randint(-128, 128, (64, 16)).to(torch.int8))
+    check(
+        torch._int_mm,
+        torch.randint(-128, 128, (24, 64)).to(torch.int8),
+        torch.randint(-128, 128, (64, 16)).to(torch.int8),
+    )
 
 
 def test_product_edges() -> None:
@@ -95,7 +124,12 @@ def test_product_edges() -> None:
 
 def test_activation() -> None:
     for use_gelu in (False, True):
-        check(lambda c, a, b, g=use_gelu: torch._addmm_activation(c, a, b, use_gelu=g), values(4), values(3, 5), values(5, 4))
+        check(
+            lambda c, a, b, g=use_gelu: torch._addmm_activation(c, a, b, use_gelu=g),
+            values(4),
+            values(3, 5),
+            values(5, 4),
+        )
 
 
 def test_product_gradients() -> None:
@@ -114,7 +148,7 @@ def test_product_gradients() -> None:
 @pytest.mark.parametrize("ends", [(8, 16, 32, 48), (0, 16, 16, 48), (48, 48, 48, 48), (3, 5, 41, 48)])
 def test_grouped_products(dtype: torch.dtype, ends: tuple[int, ...]) -> None:
     offsets = torch.tensor(ends, dtype=torch.int32)
-    bounds = list(zip((0, *ends), ends))
+    bounds = list(zip((0, *ends), ends, strict=False))
 
     def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch._grouped_mm(a, b, offs=offsets.to(a.device))
@@ -186,8 +220,8 @@ def test_cholesky(dtype: torch.dtype, upper: bool) -> None:
     tolerance = system_tolerance(dtype)
     check(lambda a: torch.linalg.cholesky(a, upper=upper), a, **tolerance)
     factor = torch.linalg.cholesky(a, upper=upper)
-    check(lambda b, l: torch.cholesky_solve(b, l, upper), b, factor, **tolerance)
-    check(lambda l: torch.cholesky_inverse(l, upper), factor, **tolerance)
+    check(lambda b, f: torch.cholesky_solve(b, f, upper), b, factor, **tolerance)
+    check(lambda f: torch.cholesky_inverse(f, upper), factor, **tolerance)
     check(lambda a: torch.linalg.cholesky_ex(a, upper=upper), torch.zeros(0, 3, 3, dtype=dtype))
 
 
@@ -217,8 +251,13 @@ def test_lu(dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
 def test_lu_solve(dtype: torch.dtype, left: bool, adjoint: bool) -> None:
     lu, pivots = torch.linalg.lu_factor(torch.randn(2, 4, 4, dtype=dtype) + 3 * torch.eye(4, dtype=dtype))
     b = torch.randn(2, 4, 3, dtype=dtype) if left else torch.randn(2, 3, 4, dtype=dtype)
-    check(lambda lu, p, b: torch.linalg.lu_solve(lu, p, b, left=left, adjoint=adjoint), lu, pivots, b,
-          **system_tolerance(dtype))
+    check(
+        lambda lu, p, b: torch.linalg.lu_solve(lu, p, b, left=left, adjoint=adjoint),
+        lu,
+        pivots,
+        b,
+        **system_tolerance(dtype),
+    )
 
 
 @pytest.mark.parametrize("dtype", MATRICES)

@@ -228,7 +228,7 @@ def test_channels_last_convolution() -> None:
     want = model.to(memory_format=torch.channels_last)(x)
     model.to(DEVICE)
     got = model(x.to(DEVICE))
-    assert_matches(got, want, rtol=1e-5, atol=1e-5)
+    assert_matches(got, want)
     inner = model[0](x.to(DEVICE))
     assert inner.is_contiguous(memory_format=torch.channels_last)
 

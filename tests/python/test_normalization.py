@@ -174,7 +174,7 @@ def test_batch_norm_module_updates_its_statistics() -> None:
         return [*outputs, module(batches[0].to(device)), module.running_mean, module.running_var]
 
     for got, want in zip(train(DEVICE), train("cpu"), strict=True):
-        torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got.detach().cpu(), want.detach())
 
 
 def test_functional_batch_norms() -> None:
@@ -217,7 +217,7 @@ def test_only_the_wanted_gradients(mask: tuple[bool, bool, bool]) -> None:
         return wanted(torch.ops.aten.native_group_norm_backward(grad, x, mean, rstd, weight, 4, 6, 1, 2, mask))
 
     for function in (layer, batch, group):
-        check(function, x, grad, weight, rtol=1e-5, atol=1e-5)
+        check(function, x, grad, weight)
 
 
 @pytest.mark.parametrize("dim", [0, 1])

@@ -76,7 +76,9 @@ def test_average_divisor() -> None:
     check_gradients(lambda x: F.avg_pool3d(x, (2, 3, 1), 2, divisor_override=-2), leaf(3, 6, 8, 9))
 
 
-@pytest.mark.parametrize("sizes, out", [((8, 9), (4, 3)), ((8, 9), (3, 4)), ((5, 7), (8, 7)), ((8, 9), (1, 1)), ((3, 3), (6, 1))])
+@pytest.mark.parametrize(
+    "sizes, out", [((8, 9), (4, 3)), ((8, 9), (3, 4)), ((5, 7), (8, 7)), ((8, 9), (1, 1)), ((3, 3), (6, 1))]
+)
 def test_adaptive(sizes: tuple[int, int], out: tuple[int, int]) -> None:
     check_gradients(lambda x: F.adaptive_avg_pool2d(x, out), leaf(2, 3, *sizes))
     check_gradients(lambda x: F.adaptive_max_pool2d(x, out, return_indices=True), leaf(2, 3, *sizes))

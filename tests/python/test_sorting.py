@@ -70,7 +70,7 @@ def test_sort_forms() -> None:
 
 
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("dtype", FLOATS + (torch.int64, torch.int32, torch.uint8), ids=str)
+@pytest.mark.parametrize("dtype", (*FLOATS, torch.int64, torch.int32, torch.uint8), ids=str)
 def test_topk(dtype: torch.dtype, largest: bool) -> None:
     # Which of several equal elements is taken is not defined, so the values count and what the indices point to.
     inputs = [values((3, 40), dtype), torch.tensor(SPECIAL).nan_to_num(7, 9, -9).to(dtype) if dtype.is_signed else None]
@@ -157,6 +157,16 @@ def test_histc() -> None:
     check(lambda x: torch.histc(x, 7), x)
     check(lambda x: torch.histc(x, 4), torch.full((5,), 2.0))
     check(lambda x: torch.histc(x, 4), torch.empty(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_histc_of_integers(dtype: torch.dtype) -> None:
+    """CUDA counts integers, the CPU only floats: transformers' mixture of experts relies on it."""
+    x = torch.tensor([0, 3, 3, 4, 9, 1, 0], dtype=dtype)
+    got = torch.histc(x.to(DEVICE), 5, 0, 4)
+    assert got.dtype == dtype
+    assert got.tolist() == [2, 1, 0, 2, 1]
+    assert torch.histc(x.to(DEVICE), 3).tolist() == [3, 3, 1]
 
 
 def test_gradients_go_to_the_chosen_elements() -> None:

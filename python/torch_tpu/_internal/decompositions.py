@@ -89,7 +89,11 @@ def _write_results(functional: Any, outs: list[str]) -> Callable[..., Any]:
 
 
 def _self_attention(
-    x: torch.Tensor, heads: int, qkv: tuple[torch.Tensor, torch.Tensor], mask: torch.Tensor | None, mask_type: int | None
+    x: torch.Tensor,
+    heads: int,
+    qkv: tuple[torch.Tensor, torch.Tensor],
+    mask: torch.Tensor | None,
+    mask_type: int | None,
 ) -> torch.Tensor:
     """Attention of ``x`` [batch, length, width] to itself; True in a boolean mask means: do not look."""
     batch, length, width = x.shape

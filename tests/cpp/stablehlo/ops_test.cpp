@@ -56,23 +56,15 @@ TEST(Ops, IllTypedOperandsAreRefused) {
   EXPECT_EQ(message_of([&] { add(x, Value()); }), "stablehlo: an undefined value was used");
   EXPECT_EQ(message_of([&] { reshape(x, {7}); }),
             "stablehlo.reshape: the number of elements changes (operands float32[2, 3])");
-  EXPECT_EQ(message_of([&] {
-              transpose(x, {0, 0});
-            }),
+  EXPECT_EQ(message_of([&] { transpose(x, {0, 0}); }),
             "stablehlo.transpose: axes must be a permutation (operands float32[2, 3])");
-  EXPECT_EQ(message_of([&] {
-              slice(x, {0, 0}, {2, 4}, {1, 1});
-            }),
+  EXPECT_EQ(message_of([&] { slice(x, {0, 0}, {2, 4}, {1, 1}); }),
             "stablehlo.slice: out of bounds (operands float32[2, 3])");
-  EXPECT_EQ(message_of([&] {
-              broadcast_in_dim(x, {4, 3}, {0, 1});
-            }),
+  EXPECT_EQ(message_of([&] { broadcast_in_dim(x, {4, 3}, {0, 1}); }),
             "stablehlo.broadcast_in_dim: an operand dim is neither 1 nor the result's (operands float32[2, 3])");
   EXPECT_EQ(message_of([&] { reduce(x, Reducer::kAdd, {2}); }),
             "stablehlo.reduce: axes must be distinct and in range (operands float32[2, 3])");
-  EXPECT_EQ(message_of([&] {
-              dot_general(x, x, {{}, {}, {1}, {0}}, F32);
-            }),
+  EXPECT_EQ(message_of([&] { dot_general(x, x, {{}, {}, {1}, {0}}, F32); }),
             "stablehlo.dot_general: paired dims differ in size (operands float32[2, 3], float32[2, 3])");
   EXPECT_EQ(message_of([&] { bitcast_convert(x, DType::kBool); }),
             "stablehlo.bitcast_convert: bool and complex cannot be reinterpreted (operands float32[2, 3])");

@@ -179,8 +179,7 @@ std::string batched_gather_scatter() {
   to.scatter_dims_to_operand_dims = {1};
   to.index_vector_dim = 2;
   const Value taken = gather(x, i, from, {1, 1});
-  return finish(b, {scatter(
-                       x, i, taken, to, [](std::span<const Value> a) { return one(a[1]); }, false, true)});
+  return finish(b, {scatter(x, i, taken, to, [](std::span<const Value> a) { return one(a[1]); }, false, true)});
 }
 
 std::string plain_reduce() {
