@@ -10,6 +10,7 @@
 #include "base/env.h"
 #include "base/location.h"
 #include "device/errors.h"
+#include "graph/policy.h"
 
 namespace tpu::aten {
 namespace {
@@ -35,6 +36,21 @@ std::atomic<HostFallback>& stored_mode() {
     }
   }();
   return mode;
+}
+
+bool run_decomposed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const TapeKey key(torch::jit::last(*stack, op.schema().arguments().size()));
+  const graph::OperatorScope scope(key.device());
+  if (const std::shared_ptr<const Tape> tape = find_tape(op, key)) {
+    replay(*tape, op, stack);
+    return true;
+  }
+  if (!wants_tape(op, key)) return decomposer()(op, stack, nullptr);
+  TapeRecorder recorder(torch::jit::last(*stack, op.schema().arguments().size()));
+  if (!decomposer()(op, stack, &recorder)) return false;
+  const size_t results = op.schema().returns().size();
+  keep_tape(op, key, recorder.finish(torch::jit::last(*stack, results)));
+  return true;
 }
 
 std::string full_name(const c10::OperatorHandle& op) {
@@ -92,7 +108,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void run_without_row(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  if (decomposer() && decomposer()(op, stack)) return;
+  if (decomposer() && run_decomposed(op, stack)) return;
   run_on_host(op, stack);
 }
 

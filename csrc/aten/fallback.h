@@ -9,6 +9,8 @@
 #include <map>
 #include <string>
 
+#include "aten/tape.h"
+
 namespace tpu::aten {
 
 enum class HostFallback { kWarn, kError, kSilent };
@@ -22,9 +24,9 @@ std::string to_string(HostFallback mode);
 std::map<std::string, int64_t> host_fallbacks();
 void reset_host_fallbacks();
 
-/// Installed by the Python layer: runs the operator by a Python decomposition if there is one. Returns false
-/// (and leaves the stack alone) if there is none.
-using Decomposer = std::function<bool(const c10::OperatorHandle& op, torch::jit::Stack* stack)>;
+/// Installed by the Python layer: runs the operator by a Python decomposition if there is one, telling `tape`
+/// (which may be null) what it does. Returns false (and leaves the stack alone) if there is none.
+using Decomposer = std::function<bool(const c10::OperatorHandle& op, torch::jit::Stack* stack, TapeRecorder* tape)>;
 void set_decomposer(Decomposer decomposer);
 
 void run_without_row(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "base/env.h"
+#include "graph/recorder.h"
 
 namespace tpu::graph {
 namespace {
@@ -18,6 +19,8 @@ std::atomic<Mode>& stored_mode() {
   }();
   return value;
 }
+
+thread_local int open_scopes = 0;
 
 // A node as the next iteration of a loop would record it again: internal wires relative, parameters alike.
 uint64_t shape_of(const Recording& recording, const NodeRecord& node) {
@@ -43,8 +46,20 @@ Mode parse_mode(const std::string& text) {
 
 std::string to_string(Mode mode) { return mode == Mode::kDebug ? "debug" : mode == Mode::kStrict ? "strict" : "fused"; }
 
+OperatorScope::OperatorScope(int device) : device_(device) { open_scopes += device >= 0; }
+
+OperatorScope::~OperatorScope() {
+  if (device_ < 0 || --open_scopes > 0 || mode() != Mode::kStrict) return;
+  try {
+    Recorder::of(device_).flush("operator");
+  } catch (const Error&) {
+    // The outputs carry the error to whoever reads them.
+  }
+}
+
 const char* FlushPolicy::after_append(const Recording& recording) {
-  if (mode() != Mode::kFused) return "operator";
+  const bool gathers = mode() == Mode::kFused || (mode() == Mode::kStrict && open_scopes > 0);
+  if (!gathers) return "operator";
   if (recording.nodes.size() >= kMaxNodes) return "node limit";
   const auto node = static_cast<uint32_t>(recording.nodes.size() - 1);
   const uint64_t hash = shape_of(recording, recording.nodes[node]);

@@ -18,6 +18,19 @@ void set_mode(Mode mode);
 Mode parse_mode(const std::string& text);  // throws Error{kValue}
 std::string to_string(Mode mode);
 
+/// While one lives on a thread, strict launches that thread's nodes together at the end: the parts of one
+/// decomposed operator are one program, as any other operator is. Without effect for device -1.
+class OperatorScope {
+ public:
+  explicit OperatorScope(int device);
+  ~OperatorScope();
+  OperatorScope(const OperatorScope&) = delete;
+  OperatorScope& operator=(const OperatorScope&) = delete;
+
+ private:
+  const int device_;
+};
+
 /// Watches the nodes of one recording. Not thread-safe: guarded by the recorder's lock.
 class FlushPolicy {
  public:

@@ -1,7 +1,10 @@
 #include "python/decompose.h"
 
-#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <ATen/ScalarOps.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/tensor_memoryformats.h>
 
 #include <unordered_map>
 
@@ -35,7 +38,68 @@ void push_results(const c10::FunctionSchema& schema, const py::object& result, t
   }
 }
 
-bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+bool is_of(const c10::TypePtr& type, c10::TypeKind kind) {
+  const auto optional = type->cast<c10::OptionalType>();
+  return (optional ? optional->getElementType() : type)->kind() == kind;
+}
+
+// The dispatcher carries dtypes, layouts and memory formats as integers; Python code expects its own objects.
+py::object python_value(const c10::Argument& argument, const c10::IValue& value) {
+  if (value.isInt()) {
+    const auto object = [](PyObject* borrowed) { return py::reinterpret_borrow<py::object>(borrowed); };
+    const c10::TypePtr& type = argument.real_type();
+    if (is_of(type, c10::TypeKind::ScalarTypeType)) {
+      return object(reinterpret_cast<PyObject*>(torch::getTHPDtype(value.toScalarType())));
+    }
+    if (is_of(type, c10::TypeKind::LayoutType)) {
+      return object(reinterpret_cast<PyObject*>(torch::getTHPLayout(value.toLayout())));
+    }
+    if (is_of(type, c10::TypeKind::MemoryFormatType)) return object(torch::utils::getTHPMemoryFormat(value.toMemoryFormat()));
+  }
+  return torch::jit::toPyObject(value);
+}
+
+// All arguments as the schema lists them. A number where a tensor is expected is PyTorch's wrapped number.
+torch::jit::Stack arguments_of(const c10::FunctionSchema& schema, const py::tuple& args, const py::dict& kwargs) {
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    py::object given;
+    if (i < args.size()) {
+      given = args[i];
+    } else if (kwargs.contains(argument.name())) {
+      given = kwargs[argument.name().c_str()];
+    } else {
+      stack.push_back(argument.default_value().value_or(c10::IValue()));
+      continue;
+    }
+    if (is_of(argument.type(), c10::TypeKind::TensorType) && !given.is_none() && !THPVariable_Check(given.ptr())) {
+      const at::Scalar number = torch::jit::toIValue(given, c10::NumberType::get()).toScalar();
+      at::Tensor wrapped = c10::scalar_to_tensor(number);
+      wrapped.unsafeGetTensorImpl()->set_wrapped_number(true);
+      stack.emplace_back(std::move(wrapped));
+    } else {
+      stack.push_back(torch::jit::toIValue(given, argument.type()));
+    }
+  }
+  return stack;
+}
+
+/// What the Python tracer tells: torch_tpu._internal.decompositions.Tracer calls `step`.
+struct TapeHandle {
+  aten::TapeRecorder* recorder;
+
+  void step(const std::string& name, const std::string& overload, const py::tuple& args, const py::dict& kwargs,
+            const py::object& result) const {
+    const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+    torch::jit::Stack results;
+    push_results(op.schema(), result, &results);
+    recorder->step(op, arguments_of(op.schema(), args, kwargs), results);
+  }
+  void give_up() const { recorder->give_up(); }
+};
+
+bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack, aten::TapeRecorder* tape) {
   py::gil_scoped_acquire gil;
   py::object& function = lookup(op);
   if (function.is_none()) return false;
@@ -45,15 +109,22 @@ bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   py::dict named;
   const auto arguments = torch::jit::last(*stack, count);
   for (size_t i = 0; i < count; ++i) {
-    py::object value = torch::jit::toPyObject(arguments[i]);
     const c10::Argument& argument = schema.arguments()[i];
+    py::object value = python_value(argument, arguments[i]);
     if (argument.kwarg_only()) {
       named[argument.name().c_str()] = value;
     } else {
       positional.append(value);
     }
   }
-  const py::object result = function(*positional, **named);
+  py::object result;
+  if (tape == nullptr) {
+    result = function(*positional, **named);
+  } else {
+    static const auto* const traced =
+        new py::object(py::module_::import("torch_tpu._internal.decompositions").attr("run_traced"));
+    result = (*traced)(TapeHandle{tape}, function, positional, named);
+  }
   if (result.ptr() == Py_NotImplemented) return false;
   torch::jit::drop(*stack, count);
   push_results(schema, result, stack);
@@ -62,6 +133,13 @@ bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 }  // namespace
 
-void install_decomposer() { aten::set_decomposer(&run); }
+void bind_decomposer(py::module_& m) {
+  py::class_<TapeHandle>(m, "Tape").def("step", &TapeHandle::step).def("give_up", &TapeHandle::give_up);
+  m.def("tape_stats", [] {
+    const aten::TapeStats stats = aten::tape_stats();
+    return std::map<std::string, int64_t>{{"tapes", stats.tapes}, {"replays", stats.replays}};
+  });
+  aten::set_decomposer(&run);
+}
 
 }  // namespace tpu::python

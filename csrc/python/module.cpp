@@ -243,7 +243,7 @@ PYBIND11_MODULE(_C, m) {
   bind_devices(m);
   bind_engine(m);
   install_location_provider();
-  install_decomposer();
+  bind_decomposer(m);
   aten::register_rows();
 }
 

@@ -138,6 +138,20 @@ def operators() -> list[str]:
 def build_info() -> dict[str, str]:
     """torch_version (that of the headers), compiler, sanitizers."""
 
+# -- decompositions, see csrc/aten/tape.h -------------------------------------------------------------------------------
+
+class Tape:
+    """Tapes one run of a decomposition."""
+
+    def step(self, name: str, overload: str, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
+        """A call that the decomposition made and what it returned."""
+
+    def give_up(self) -> None:
+        """The run did what a tape cannot hold."""
+
+def tape_stats() -> dict[str, int]:
+    """tapes: signatures of decomposed operators that were taped; replays: calls that ran from a tape."""
+
 # Streams, events, memory statistics and generator state have no binding here: torch.Stream, torch.Event,
 # torch.accelerator and torch.Generator reach the guard, the allocator and the generator by themselves. Stream id 0 is
 # a device's default stream.

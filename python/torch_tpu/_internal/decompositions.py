@@ -1,5 +1,6 @@
 """Operators that no row lowers, expressed in operators that have rows: PyTorch's own decompositions, and the
-functional form for in-place and out= overloads. Asked once per overload by the engine."""
+functional form for in-place and out= overloads. Asked once per overload by the engine, which tapes what a
+decomposition does and from then on replays it (csrc/aten/tape.h)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_tpu import _C
 
 # Decompositions that end in the operator itself, or that draw random numbers on another device.
 _REFUSED = {"aten::_to_copy", "aten::copy", "aten::clone", "aten::empty_like", "aten::detach"}
@@ -31,6 +35,31 @@ def lookup(name: str, overload: str) -> Callable[..., Any] | None:
     if not schema.is_mutable:
         return None
     return _through_functional(name, overload, schema)
+
+
+def run_traced(tape: _C.Tape, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Runs a decomposition and tells the tape what it calls."""
+    with _Tracer(tape):
+        return function(*args, **kwargs)
+
+
+class _Tracer(TorchDispatchMode):  # type: ignore[misc]
+    def __init__(self, tape: _C.Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):
+            self._tape.give_up()
+            return func(*args, **kwargs)
+        if func.namespace == "prims":
+            # Implemented in Python by ATen operators: those are what is worth replaying.
+            with self:
+                return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._tape.step(func._schema.name, func._schema.overload_name, tuple(args), kwargs, result)
+        return result
 
 
 def _overload(name: str, overload: str) -> Any | None:
