@@ -1,5 +1,6 @@
 #include "aten/dispatch.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/resize.h>
 
@@ -145,6 +146,7 @@ void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySe
         fits = false;
       }
       if (!fits) continue;
+      if (op_.elementwise_write) refuse_partial_overlap(signature, arguments);
       launch(*found.plan, signature, stack);
       return;
     }
@@ -197,6 +199,18 @@ void RowKernel::resize_factory_output(at::ArrayRef<c10::IValue> arguments) const
   if (out.sizes() != meta.written[0].sizes()) resize_output(out, meta.written[0].sizes());
 }
 
+// A write here replaces a whole value, so any overlap would be well defined; PyTorch's kernels refuse it.
+void RowKernel::refuse_partial_overlap(const Signature& signature, at::ArrayRef<c10::IValue> arguments) const {
+  for (size_t i : op_.written) {
+    if (!arguments[i].isTensor()) continue;
+    const at::Tensor& written = arguments[i].toTensor();
+    for (const TensorUse& use : signature.tensors) {
+      if (use.tensor->is_same(written) || !use.tensor->is_alias_of(written)) continue;
+      at::assert_no_partial_overlap(written, *use.tensor);
+    }
+  }
+}
+
 void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit::Stack* stack) {
   const size_t slots = call.plan.slots.size();
   c10::SmallVector<uint64_t, 16> words(slots, 0);
@@ -234,16 +248,9 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
   c10::SmallVector<runtime::StorageSlot*, 4> targets;
   for (int32_t target : call.targets) {
     targets.push_back(target >= 0 ? &device::slot_of(*signature.tensors[target].tensor)
-                                  : &device::slot_of(created[static_cast<size_t>(-1 - target)]));
-  }
-  // Each written tensor replaces its storage's whole value, so of two in one storage the second would undo the
-  // first.
-  if (targets.size() > 1) {
-    c10::SmallVector<runtime::StorageSlot*, 4> sorted = targets;
-    std::sort(sorted.begin(), sorted.end());
-    TORCH_CHECK_NOT_IMPLEMENTED(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), op_.name,
-                                ": writing several tensors that share one storage is not supported on the tpu device "
-                                "yet; give each its own storage (for optimizers: foreach=False, fused=False)");
+                      : target == PlannedCall::kSuperseded
+                          ? nullptr
+                          : &device::slot_of(created[static_cast<size_t>(-1 - target)]));
   }
 
   std::vector<runtime::ValueRef> inputs;

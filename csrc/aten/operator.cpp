@@ -136,6 +136,9 @@ Operator::Operator(c10::OperatorHandle handle_, c10::OperatorHandle functional_,
   for (const c10::Argument& result : handle.schema().returns()) {
     if (result.alias_info() == nullptr) ++returned;
   }
+  writes_several = written.size() > 1;
+  for (size_t i : written) writes_several |= i < kinds.size() && kinds[i] == ArgKind::kTensorList;
+  elementwise_write = !written.empty() && functional.hasTag(at::Tag::pointwise);
   factory = form == Form::kOut && functional == handle;
   if (row->name == "native_batch_norm") written = {3, 4};  // its schema does not say that it updates them
 }

@@ -259,14 +259,30 @@ class PlanBuilder {
     replace.layout = layout_of(use);
     replace.dtype = to_dtype(tensor.tensor->scalar_type());
     replace.sizes = Dims(tensor.tensor->sizes());
-    if (!replace.layout.covers_base()) replace.input = input_of(use);
-    // A covering write of a value that the call reads anyway may take over its memory.
-    if (replace.layout.covers_base() && input_of_use_[use]) replace.input = input_of_use_[use];
+    if (const auto earlier = written_before(use)) {
+      replace.after = earlier;
+      call_->targets[*earlier] = PlannedCall::kSuperseded;
+    } else if (!replace.layout.covers_base() || input_of_use_[use]) {
+      // A covering write of a value that the call reads anyway may take over its memory.
+      replace.input = input_of(use);
+    }
     replace.first_slot = add_slots(Slot::kInt, replace.layout.start_count());
     window_uses_.push_back({use, replace.layout, replace.first_slot});
     output.replace = std::move(replace);
     call_->targets.push_back(static_cast<int32_t>(use));
     call_->plan.outputs.push_back(std::move(output));
+  }
+
+  // The last output so far that is written to the storage of this tensor.
+  std::optional<uint32_t> written_before(uint32_t use) const {
+    const runtime::StorageSlot* slot = &device::slot_of(*signature_.tensors[use].tensor);
+    for (size_t k = call_->targets.size(); k > 0; --k) {
+      const int32_t target = call_->targets[k - 1];
+      if (target >= 0 && &device::slot_of(*signature_.tensors[static_cast<size_t>(target)].tensor) == slot) {
+        return static_cast<uint32_t>(k - 1);
+      }
+    }
+    return std::nullopt;
   }
 
   // Emits the call once by itself, so that what the lowering refuses is raised here, at the user's call.

@@ -1,6 +1,7 @@
 #pragma once
 // From a signature to a plan: metadata from PyTorch, argument templates, what becomes of the results.
 
+#include <cstdint>
 #include <memory>
 
 #include "aten/metadata.h"
@@ -19,7 +20,8 @@ struct PlannedCall {
   };
   std::vector<WindowUse> windows;                      // those with run-time starts
   std::vector<std::pair<uint32_t, uint32_t>> scalars;  // (scalar use, slot)
-  std::vector<int32_t> targets;                        // per output: tensor use that is written, or -1 - new tensor
+  std::vector<int32_t> targets;  // per output: tensor use that is written, -1 - new tensor, or kSuperseded
+  static constexpr int32_t kSuperseded = INT32_MIN;  // another output holds this one's window and its own
   struct NewTensor {
     Dims sizes, strides;
     c10::ScalarType dtype;

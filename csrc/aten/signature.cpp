@@ -5,6 +5,7 @@
 #include <c10/core/DefaultDtype.h>
 
 #include <bit>
+#include <unordered_map>
 
 #include "base/hash.h"
 #include "device/dtypes.h"
@@ -232,6 +233,16 @@ void Signature::parse(const Operator& op, at::ArrayRef<c10::IValue> arguments, u
   Parser parser(*this, op, gather);
   for (size_t i = 0; i < op.kinds.size(); ++i) parser.argument(op.kinds[i], i, arguments[i]);
   for (size_t i = op.kinds.size(); i < arguments.size(); ++i) parser.argument(ArgKind::kTensor, i, arguments[i]);
+  if (op.writes_several) add_sharing();
+}
+
+// Which tensors are windows of one storage decides how the windows that are written build on each other.
+void Signature::add_sharing() {
+  std::unordered_map<const runtime::StorageSlot*, size_t> first_of;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const size_t first = first_of.emplace(&device::slot_of(*tensors[i].tensor), i).first->second;
+    if (first != i) key.push_back(tagged(kWord, i << 24 | first));
+  }
 }
 
 uint64_t Signature::hash() const { return hash_words(key.data(), key.size()); }

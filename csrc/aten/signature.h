@@ -40,6 +40,9 @@ struct Signature {
   /// `gather` has a bit for each tensor use that must use the general window form.
   void parse(const Operator& op, at::ArrayRef<c10::IValue> arguments, uint64_t gather);
   uint64_t hash() const;
+
+ private:
+  void add_sharing();
 };
 
 /// 0-d CPU tensors take part in calls as numbers.

@@ -108,9 +108,8 @@ std::optional<TapeValues> TapeRecorder::values_of(const c10::IValue& value) cons
   values.kind = value.isTensor()               ? TapeValues::Kind::kTensor
                 : value.isOptionalTensorList() ? TapeValues::Kind::kOptionalList
                                                : TapeValues::Kind::kList;
-  for_each_tensor(value, [&](const at::Tensor& tensor) {
-    values.numbers.push_back(tensor.defined() ? number_of(tensor) : -1);
-  });
+  for_each_tensor(
+      value, [&](const at::Tensor& tensor) { values.numbers.push_back(tensor.defined() ? number_of(tensor) : -1); });
   if (std::find(values.numbers.begin(), values.numbers.end(), kUnknown) != values.numbers.end()) return std::nullopt;
   return values;
 }
@@ -168,7 +167,8 @@ std::shared_ptr<const Tape> TapeRecorder::finish(at::ArrayRef<c10::IValue> resul
       step->last_uses.push_back(number);
     };
     for (int32_t number : step->results) last_use(number);
-    for (const auto& [position, values] : step->tensors) std::for_each(values.numbers.begin(), values.numbers.end(), last_use);
+    for (const auto& [position, values] : step->tensors)
+      std::for_each(values.numbers.begin(), values.numbers.end(), last_use);
   }
   return tape_;
 }
@@ -236,8 +236,7 @@ void TapeKey::add(const c10::IValue& value) {
     push(kText, text.size());
     for (char c : text) words_.push_back(static_cast<unsigned char>(c));
   } else if (value.isDevice()) {
-    push(kDevice, static_cast<uint64_t>(value.toDevice().type()) << 8 |
-                      static_cast<uint8_t>(value.toDevice().index()));
+    push(kDevice, static_cast<uint64_t>(value.toDevice().type()) << 8 | static_cast<uint8_t>(value.toDevice().index()));
   } else if (value.isList()) {
     const auto list = value.toListRef();
     push(kList, list.size());

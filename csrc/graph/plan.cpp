@@ -51,10 +51,11 @@ void check_result(const Plan& plan, size_t index, Value value) {
                                    std::to_string(index) + ", PyTorch's metadata says " + to_string(wanted));
 }
 
-Value make_output(const OutputTemplate& output, Value result, hlo::Builder& builder, const NodeValues& values) {
+Value make_output(const OutputTemplate& output, Value result, hlo::Builder& builder, const NodeValues& values,
+                  const std::vector<Value>& earlier) {
   if (!output.replace) return hlo::reshape(hlo::transpose(result, output.order), output.base.dims);
   const auto& replace = *output.replace;
-  const Value old = replace.input ? values.inputs[*replace.input] : Value();
+  const Value old = replace.after ? earlier[*replace.after] : replace.input ? values.inputs[*replace.input] : Value();
   Value value = lowering::convert_like_torch(result, replace.dtype);
   if (!(value.dims() == replace.sizes)) value = lowering::broadcast_to(value, replace.sizes);
   return replace.layout.write(builder, old, value,
@@ -81,7 +82,7 @@ LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& val
     }
     const Value result = results[output.result];
     if (output.result < plan.results.size()) check_result(plan, output.result, result);
-    node.outputs.push_back(make_output(output, result, builder, values));
+    node.outputs.push_back(make_output(output, result, builder, values, node.outputs));
   }
   node.checks = call.checks();
   return node;

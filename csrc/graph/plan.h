@@ -51,6 +51,7 @@ struct OutputTemplate {
   /// Set when the result is written into a window of an existing base.
   struct Replace {
     std::optional<uint32_t> input;  // the old base; none when every element is replaced
+    std::optional<uint32_t> after;  // earlier output that is the old base: two windows of one storage are written
     Layout layout;
     uint32_t first_slot = 0;
     DType dtype = DType::kF32;  // of the window: the result is converted to it

@@ -75,6 +75,10 @@ std::optional<uint32_t> replaced_parameter(const Recording& recording, uint32_t 
     const auto node = std::find_if(recording.nodes.rbegin(), recording.nodes.rend(),
                                    [&](const NodeRecord& n) { return n.first_output <= flat_output; });
     const OutputTemplate& output = node->plan->outputs[flat_output - node->first_output];
+    if (output.replace && output.replace->after) {
+      flat_output = node->first_output + *output.replace->after;
+      continue;
+    }
     if (!output.replace || !output.replace->input) return std::nullopt;
     const Wire& wire = recording.wires[node->first_wire + *output.replace->input];
     if (wire.external) return wire.index;

@@ -1,7 +1,7 @@
 #include "python/decompose.h"
 
-#include <pybind11/stl.h>
 #include <ATen/ScalarOps.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
@@ -54,7 +54,8 @@ py::object python_value(const c10::Argument& argument, const c10::IValue& value)
     if (is_of(type, c10::TypeKind::LayoutType)) {
       return object(reinterpret_cast<PyObject*>(torch::getTHPLayout(value.toLayout())));
     }
-    if (is_of(type, c10::TypeKind::MemoryFormatType)) return object(torch::utils::getTHPMemoryFormat(value.toMemoryFormat()));
+    if (is_of(type, c10::TypeKind::MemoryFormatType))
+      return object(torch::utils::getTHPMemoryFormat(value.toMemoryFormat()));
   }
   return torch::jit::toPyObject(value);
 }

@@ -138,12 +138,14 @@ def operators() -> list[str]:
 def build_info() -> dict[str, str]:
     """torch_version (that of the headers), compiler, sanitizers."""
 
-# -- decompositions, see csrc/aten/tape.h -------------------------------------------------------------------------------
+# -- decompositions, see csrc/aten/tape.h ------------------------------------------------------------------------------
 
 class Tape:
     """Tapes one run of a decomposition."""
 
-    def step(self, name: str, overload: str, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
+    def step(
+        self, name: str, overload: str, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         """A call that the decomposition made and what it returned."""
 
     def give_up(self) -> None:

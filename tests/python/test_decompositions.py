@@ -8,7 +8,6 @@ import pytest
 import torch
 from helpers import DEVICE, check, every_mode  # noqa: F401
 from torch import Tensor
-
 from torch_tpu import _C
 
 pytestmark = pytest.mark.usefixtures("every_mode")

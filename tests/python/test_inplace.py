@@ -268,3 +268,29 @@ def test_item_tolist_bool_and_printing() -> None:
     assert f"{x[0, 0]:.2f}" == "1.50"
     assert f"device='{DEVICE}:0'" in repr(x) and "4.2500" in repr(x)
     assert x.numpy(force=True).tolist() == x.tolist()
+
+
+def test_several_results_in_one_storage() -> None:
+    def low_and_high(device: str) -> Tensor:
+        both = torch.zeros(3, 2).to(device)
+        x = torch.tensor([[1.0, 5.0, 2.0], [4.0, 3.0, 9.0], [7.0, 8.0, 6.0]]).to(device)
+        torch.aminmax(x, dim=1, out=(both[:, 0], both[:, 1]))
+        return both
+
+    assert_matches(low_and_high(DEVICE), low_and_high("cpu"))
+
+
+def test_partly_overlapping_operands_are_refused_in_every_form() -> None:
+    for device in ("cpu", DEVICE):
+        x = torch.arange(8.0).to(device)
+        for call in (
+            lambda x: x[1:].mul_(x[:-1]),
+            lambda x: torch.add(x[:4], 1, out=x[2:6]),
+            lambda x: x[1:].lerp_(x[:-1], 0.5),
+            lambda x: x.view(2, 4)[0].addcmul_(x[1:5], x[4:]),
+        ):
+            with pytest.raises(RuntimeError, match="single memory location"):
+                call(x)
+        # The same elements in the same places are fine, and so are neighbours.
+        x[:4].mul_(x[:4]).add_(x[4:])
+        assert x.tolist() == [4, 6, 10, 16, 4, 5, 6, 7]

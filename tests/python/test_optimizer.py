@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import DEVICE
+from helpers import DEVICE, each_mode  # noqa: F401
+from torch import Tensor
 
 SHAPES = ((4, 3), (5,), ())
 
@@ -123,3 +124,26 @@ def test_clip_grad_norm(norm: float, foreach: bool) -> None:
         total = torch.nn.utils.clip_grad_norm_(weights, 1.0, norm_type=norm, foreach=foreach)
         results.append([total] + [w.grad for w in weights])
     compare(results[1], results[0])
+
+
+@pytest.mark.usefixtures("each_mode")
+def test_fused_over_views_of_one_buffer() -> None:
+    """Flat parameters: every written tensor is a window of one storage."""
+
+    def train(device: str) -> list[Tensor]:
+        flat = torch.arange(24.0).to(device)
+        weights = [flat[:6].view(2, 3), flat[6:16], flat[16:]]
+        state = torch.zeros(24).to(device)
+        grads = [torch.full_like(w, 0.5 + i) for i, w in enumerate(weights)]
+        moments = [state[:6].view(2, 3), state[6:16], state[16:]]
+        squares = [torch.zeros_like(w) for w in weights]
+        steps = [torch.tensor(1.0).to(device) for _ in weights]
+        for _ in range(2):
+            torch._fused_adamw_(
+                weights, grads, moments, squares, [], steps, lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.01,
+                eps=1e-8, amsgrad=False, maximize=False,
+            )  # fmt: skip
+        return [flat, state, *squares]
+
+    for got, want in zip(train(DEVICE), train("cpu"), strict=True):
+        torch.testing.assert_close(got.cpu(), want)

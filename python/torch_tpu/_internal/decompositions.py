@@ -43,7 +43,7 @@ def run_traced(tape: _C.Tape, function: Callable[..., Any], args: list[Any], kwa
         return function(*args, **kwargs)
 
 
-class _Tracer(TorchDispatchMode):  # type: ignore[misc]
+class _Tracer(TorchDispatchMode):
     def __init__(self, tape: _C.Tape) -> None:
         super().__init__()
         self._tape = tape
