@@ -57,6 +57,11 @@ class PackedWords {
   int64_t next_[3] = {0, 0, 0};
 };
 
+bool makes_float16(const Plan& plan) {
+  return std::any_of(plan.outputs.begin(), plan.outputs.end(),
+                     [](const OutputTemplate& output) { return output.base.dtype == DType::kF16; });
+}
+
 std::string label_of(const Recording& recording) {
   constexpr size_t kShown = 6;
   std::string label;
@@ -124,7 +129,9 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
       const std::string where = describe(node.location);
       throw Error(error.code(), node.plan->name + (where.empty() ? "" : " at " + where) + ": " + error.what());
     }
-    if (policy.barrier_after_heavy && node.plan->row->heavy && recording.nodes.size() > 1) {
+    const bool barrier = (policy.barrier_after_heavy && node.plan->row->heavy) ||
+                         (policy.barrier_after_float16 && makes_float16(*node.plan));
+    if (barrier && recording.nodes.size() > 1) {
       lowered.outputs = hlo::optimization_barrier(lowered.outputs);
     }
     values.insert(values.end(), lowered.outputs.begin(), lowered.outputs.end());

@@ -66,6 +66,9 @@ struct Program {
 struct LayoutPolicy {
   /// Put an optimization barrier after nodes whose row is marked heavy: XLA:CPU's large fusions recompute.
   bool barrier_after_heavy = false;
+  /// The same after nodes with float16 results: LLVM, compiling for XLA:CPU, takes float32 → float16 → float32 within
+  /// one loop for nothing, so that fused programs would round less often than strict ones.
+  bool barrier_after_float16 = false;
 };
 
 /// Emits text and requests the compile. Throws what a lowering throws, naming the node.

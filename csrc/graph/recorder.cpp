@@ -282,7 +282,8 @@ Recorder& Recorder::of(int device) {
 }
 
 Recorder::Recorder(int device) : device_(device), context_(runtime::Context::get()), programs_(kProgramsInMemory) {
-  layout_policy_.barrier_after_heavy = context_.client().platform_name() == "cpu";
+  const bool cpu = context_.client().platform_name() == "cpu";
+  layout_policy_ = {.barrier_after_heavy = cpu, .barrier_after_float16 = cpu};
 }
 
 void Recorder::append(const Plan& plan, std::span<const ValueRef> inputs, std::span<const uint64_t> words,

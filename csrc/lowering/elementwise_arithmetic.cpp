@@ -37,7 +37,7 @@ Values add_product(const OpCall& call) {
 
 Values add_quotient(const OpCall& call) {
   Value factor = scaled(call, work_operand(call, 1), 3);
-  return finish(call, hlo::add(work_operand(call, 0), hlo::divide(factor, work_operand(call, 2))));
+  return finish(call, hlo::add(work_operand(call, 0), divide_exactly(factor, work_operand(call, 2))));
 }
 
 /// start + weight * (end - start), taken from the nearer end so that weight 1 gives `end` exactly.
@@ -77,16 +77,16 @@ Value floor_divide_integers(Value a, Value b) {
 /// Python's `//`: from the exact remainder, so that it agrees with `%` where a / b rounds up to an integer.
 Value floor_divide_floats(Value a, Value b) {
   Value rest = hlo::remainder(a, b);
-  Value quotient = hlo::divide(hlo::subtract(a, rest), b);
+  Value quotient = divide_exactly(hlo::subtract(a, rest), b);
   quotient = hlo::select(signs_differ(rest, b), add(quotient, -1), quotient);
   Value floored = hlo::floor(quotient);
   floored = hlo::select(gt(hlo::subtract(quotient, floored), 0.5), add(floored, 1), floored);
-  Value plain = hlo::divide(a, b);
+  Value plain = divide_exactly(a, b);
   Value zero = copy_sign(full_like(a, 0), plain);
   return hlo::select(eq(b, 0.0), plain, hlo::select(eq(quotient, 0.0), zero, floored));
 }
 
-Values true_divide(const OpCall& call) { return binary_wide<hlo::divide>(call); }
+Values true_divide(const OpCall& call) { return binary_wide<divide_exactly>(call); }
 
 Values trunc_divide(const OpCall& call) {
   if (is_integral_or_bool(call.promoted())) {
@@ -94,7 +94,7 @@ Values trunc_divide(const OpCall& call) {
     return binary_exact<hlo::divide>(call);
   }
   // The quotient is rounded to the result's dtype first, so a half's 17.99 truncates to 18.
-  Value quotient = hlo::divide(exact_operand(call, 0), exact_operand(call, 1));
+  Value quotient = divide_exactly(exact_operand(call, 0), exact_operand(call, 1));
   Value rounded = hlo::convert(hlo::convert(quotient, call.result_type().dtype), quotient.dtype());
   return finish(call, truncate(rounded));
 }

@@ -93,6 +93,12 @@ Value is_nan(Value x) {
   return hlo::compare(x, x, hlo::Compare::kNe);  // integers: constant false, which the compiler sees
 }
 
+Value divide_exactly(Value a, Value b) {
+  if (!is_floating(a.dtype())) return hlo::divide(a, b);
+  // NaN / NaN is NaN as NaN / b is, and the divisor is no broadcast any more.
+  return hlo::divide(a, hlo::select(is_nan(a), a, b));
+}
+
 Value convert_like_torch(Value x, DType dtype) {
   const DType from = x.dtype();
   if (from == dtype) return x;

@@ -269,7 +269,7 @@ std::vector<Value> avg_pool(const OpCall& call) {
   for (size_t i = spatial; i-- > 0;) sum = sum_along(sum, windows[i]);
   const auto override = call.is_none(6) ? std::nullopt : std::optional(call.integer(6));
   const Value divisor = divisor_of(call.builder(), windows, type.dims, call.boolean(5), override, dtype);
-  return {convert(stablehlo::divide(sum, divisor), type.dtype)};
+  return {convert(divide_exactly(sum, divisor), type.dtype)};
 }
 
 /// grad, self, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override.
@@ -282,7 +282,7 @@ std::vector<Value> avg_pool_backward(const OpCall& call) {
   const DType dtype = compute_type(type.dtype);
   const auto override = call.is_none(7) ? std::nullopt : std::optional(call.integer(7));
   const Value divisor = divisor_of(call.builder(), windows, grad.dims(), call.boolean(6), override, dtype);
-  Value x = stablehlo::divide(convert(grad, dtype), divisor);
+  Value x = divide_exactly(convert(grad, dtype), divisor);
   for (const AxisWindow& w : windows) x = spread_along(x, w);
   return {convert(x, type.dtype)};
 }

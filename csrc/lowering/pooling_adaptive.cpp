@@ -83,9 +83,9 @@ std::vector<Bins> bins_of(const Dims& in, const Dims& out, size_t spatial) {
 
 /// `x` divided by the length of the bin that each entry stands for.
 Value divided_by_length(Value x, const Bins& bins) {
-  if (bins.even()) return stablehlo::divide(x, full_like(x, static_cast<double>(bins.size / bins.out)));
+  if (bins.even()) return divide_exactly(x, full_like(x, static_cast<double>(bins.size / bins.out)));
   const Value length = convert(bounds_of(x.builder(), bins).second, x.dtype());
-  return stablehlo::divide(x, broadcast_in_dim(length, x.dims(), {static_cast<int64_t>(bins.axis)}));
+  return divide_exactly(x, broadcast_in_dim(length, x.dims(), {static_cast<int64_t>(bins.axis)}));
 }
 
 template <size_t spatial>

@@ -37,7 +37,7 @@ Value sum_over(Value x, const Dims& axes, bool keep) { return reduce_over(x, Red
 
 Value mean_over(Value x, const Dims& axes, bool keep) {
   Value sum = sum_over(x, axes, keep);
-  return divide(sum, full_like(sum, static_cast<double>(reduced_numel(x, axes))));
+  return divide_exactly(sum, full_like(sum, static_cast<double>(reduced_numel(x, axes))));
 }
 
 Value expand_kept(Value kept, const Dims& sizes) {

@@ -29,7 +29,7 @@ VarMean var_mean(Value x, const Dims& axes, double correction) {
                       : multiply(centered, centered);
   Value sum = sum_over(squares, axes, true);
   double divisor = std::max(0.0, static_cast<double>(reduced_numel(x, axes)) - correction);
-  return {divide(sum, full_like(sum, divisor)), mean};
+  return {divide_exactly(sum, full_like(sum, divisor)), mean};
 }
 
 /// (self, dim?, *, correction?, keepdim) -> var or std, and with kMean the mean after it.

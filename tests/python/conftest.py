@@ -50,7 +50,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 # Defects that are known and not mended yet, by test and reason. One that passes fails the run, so that its entry goes.
 KNOWN_DEFECTS = {
-    "test_dtypes.py::test_half_types_round_once[fused-torch.float16]": "float16 chains round less often in fused",
 }
 
 

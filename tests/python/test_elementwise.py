@@ -467,3 +467,17 @@ def test_gradients(name: str) -> None:
         return (result.detach(), *torch.autograd.grad(result.sum(), (a, b)))
 
     assert_matches(run(*to_device([a, b])), run(a, b))
+
+
+@pytest.mark.parametrize("divisor", [3.0, 41.0, 1e-3, 3e38, float("inf"), float("nan"), 0.0])
+@pytest.mark.parametrize("mode", [None, "trunc", "floor"])
+def test_division_by_one_number_is_correctly_rounded(divisor: float, mode: str | None) -> None:
+    """Bit for bit: compilers like to multiply by the reciprocal, which makes 82 / 41 a little less than 2."""
+    x = torch.cat((torch.arange(1.0, 600.0), torch.tensor([3e38, -1e38, 0.0, float("inf"), float("nan")])))
+    as_number = torch.div(x.to(DEVICE), divisor, rounding_mode=mode)
+    as_tensor = torch.div(x.to(DEVICE), torch.tensor(divisor).to(DEVICE), rounding_mode=mode)
+    as_row = torch.div(x.to(DEVICE).view(2, -1), torch.full((2, 1), divisor).to(DEVICE), rounding_mode=mode)
+    want = torch.div(x, torch.full_like(x, divisor), rounding_mode=mode)
+    want = torch.where(want.abs() < torch.finfo(torch.float32).tiny, want * 0, want)  # XLA:CPU has no denormals
+    for got in (as_number, as_tensor, as_row.flatten()):
+        torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0, equal_nan=True)
