@@ -16,7 +16,5 @@ c10::DeviceIndex device_count() noexcept;
 c10::DeviceIndex resolve(c10::DeviceIndex index);
 /// Bytes of memory of a device: its own figure, or the host's memory where the plugin runs on the host.
 size_t total_memory(c10::DeviceIndex index);
-/// Waits for all devices that have work, at most `seconds`; false on time-out. Does not raise.
-bool drain_all(double seconds) noexcept;
 
 }  // namespace tpu::device

@@ -9,10 +9,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 
 #include "device/device.h"
 #include "device/dtypes.h"
@@ -33,10 +31,8 @@ thread_local DeviceIndex current = 0;
 thread_local c10::StreamId current_streams[runtime::kMaxDevices] = {};
 
 struct EventState {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool done = false;
-  Clock::time_point time;
+  WaitWord done;
+  Clock::time_point time;  // valid once done
 };
 
 struct Event {
@@ -92,8 +88,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return translate([&] {
       graph::Recorder& recorder = graph::Recorder::of(stream.device_index());
       recorder.flush("stream query");
-      runtime::TaskQueue& queue = runtime::Context::get().queue(stream.device_index());
-      return queue.finished() >= queue.pushed();
+      return runtime::Context::get().queue(stream.device_index()).idle();
     });
   }
   void synchronizeStream(const Stream& stream) const override { synchronizeDevice(stream.device_index()); }
@@ -108,10 +103,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     static_cast<Event*>(*event)->recorded = state;
     translate([&] {
       graph::Recorder::of(stream.device_index()).when_done([state] {
-        std::lock_guard lock(state->mutex);
         state->time = Clock::now();
-        state->done = true;
-        state->changed.notify_all();
+        state->done.publish(1);
       });
     });
   }
@@ -119,14 +112,13 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     const auto* known = static_cast<Event*>(event);
     if (known == nullptr || known->recorded == nullptr) return true;
-    std::lock_guard lock(known->recorded->mutex);
-    return known->recorded->done;
+    return known->recorded->done.load() == 1;
   }
   void synchronizeEvent(void* event) const override {
     const auto* known = static_cast<Event*>(event);
     if (known == nullptr || known->recorded == nullptr) return;
-    std::unique_lock lock(known->recorded->mutex);
-    known->recorded->changed.wait(lock, [&] { return known->recorded->done; });
+    const std::shared_ptr<EventState> state = known->recorded;
+    state->done.wait_while(0);
   }
   double elapsedTime(void* first, void* second, const DeviceIndex) const override {
     TORCH_CHECK(first != nullptr && second != nullptr, "Both events must be recorded before calculating elapsed time.");
@@ -170,21 +162,6 @@ size_t total_memory(DeviceIndex index) {
   const auto limit = device.attributes().find("device_memory_bytes_limit");
   if (limit != device.attributes().end()) return std::strtoull(limit->second.c_str(), nullptr, 10);
   return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
-}
-
-bool drain_all(double seconds) noexcept {
-  if (!runtime::Context::initialized() || runtime::Context::in_bad_fork()) return true;
-  try {
-    runtime::Context& context = runtime::Context::get();
-    bool all = true;
-    for (int i = 0; i < context.devices(); ++i) {
-      graph::Recorder::of(i).flush("exit");
-      all &= context.queue(i).drain_for(seconds);
-    }
-    return all;
-  } catch (const std::exception&) {
-    return false;
-  }
 }
 
 }  // namespace tpu::device

@@ -9,6 +9,11 @@ namespace tpu::graph {
 namespace hlo = stablehlo;
 namespace {
 
+// What a loaded executable of the CPU plugin takes, measured (docs/cache.md). No plugin says, and the figures need
+// only be good enough to keep a long-lived process from growing.
+constexpr size_t kMemoryOfAnyProgram = size_t{256} << 10;
+constexpr size_t kMemoryPerByteOfText = 48;
+
 bool test(const OutputMask& mask, size_t bit) { return (mask[bit / 64] >> (bit % 64) & 1) != 0; }
 
 bool includes(const OutputMask& larger, const OutputMask& smaller) {
@@ -157,7 +162,9 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
   if (!flags.empty()) results.push_back(flags.size() == 1 ? flags[0] : hlo::concatenate(flags, 0));
 
   const Location& location = recording.nodes.back().location;
-  program->executable = cache.get({builder.finish(results), program->label, describe(location), std::move(reason)});
+  std::string text = builder.finish(results);
+  program->memory = kMemoryOfAnyProgram + kMemoryPerByteOfText * text.size();
+  program->executable = cache.get({std::move(text), program->label, describe(location), std::move(reason)});
   return program;
 }
 
@@ -176,19 +183,31 @@ ProgramCache::Lookup ProgramCache::find(const Recording& recording, const Output
   return result;
 }
 
-void ProgramCache::insert(const Recording& recording, OutputMask alive, std::shared_ptr<Program> program) {
+std::vector<std::shared_ptr<Program>> ProgramCache::insert(const Recording& recording, OutputMask alive,
+                                                           std::shared_ptr<Program> program) {
+  bytes_ += program->memory;
   entries_.push_front({recording.hash, recording.key, std::move(alive), std::move(program)});
   index_.emplace(recording.hash, entries_.begin());
-  while (entries_.size() > capacity_) {
-    const auto oldest = std::prev(entries_.end());
-    auto [first, last] = index_.equal_range(oldest->hash);
-    for (; first != last; ++first) {
-      if (first->second != oldest) continue;
-      index_.erase(first);
-      break;
-    }
-    entries_.erase(oldest);
-  }
+  std::vector<std::shared_ptr<Program>> removed;
+  while (bytes_ > limit_bytes_ && entries_.size() > 1) removed.push_back(remove_oldest());
+  return removed;
+}
+
+std::vector<std::shared_ptr<Program>> ProgramCache::clear() {
+  std::vector<std::shared_ptr<Program>> removed;
+  while (!entries_.empty()) removed.push_back(remove_oldest());
+  return removed;
+}
+
+std::shared_ptr<Program> ProgramCache::remove_oldest() {
+  const auto oldest = std::prev(entries_.end());
+  auto [first, last] = index_.equal_range(oldest->hash);
+  while (first != last && first->second != oldest) ++first;
+  index_.erase(first);
+  std::shared_ptr<Program> program = std::move(oldest->program);
+  bytes_ -= program->memory;
+  entries_.erase(oldest);
+  return program;
 }
 
 }  // namespace tpu::graph

@@ -60,6 +60,7 @@ struct Program {
   std::vector<int64_t> aliased_parameters;  // donated when nobody else holds the value
   runtime::ProgramHandle executable;
   std::string label;
+  size_t memory = 0;  // bytes of host memory that it takes, roughly
 };
 
 /// How programs are laid out for one kind of plugin.
@@ -75,16 +76,21 @@ struct LayoutPolicy {
 std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,
                                        runtime::CompileCache& cache, std::string reason);
 
+/// Keeps the programs used last whose memory is at most `limit_bytes` together, and always the newest.
 class ProgramCache {
  public:
-  explicit ProgramCache(size_t capacity) : capacity_(capacity) {}
+  explicit ProgramCache(size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   struct Lookup {
     std::shared_ptr<Program> program;  // null on a miss
     bool known_body = false;           // the same nodes were seen with other outputs
   };
   Lookup find(const Recording& recording, const OutputMask& alive);
-  void insert(const Recording& recording, OutputMask alive, std::shared_ptr<Program> program);
+  /// Returns what had to make room: to be dropped without a lock, since that calls the plugin.
+  std::vector<std::shared_ptr<Program>> insert(const Recording& recording, OutputMask alive,
+                                               std::shared_ptr<Program> program);
+  /// Empties the cache; returns what was in it.
+  std::vector<std::shared_ptr<Program>> clear();
   size_t size() const { return entries_.size(); }
 
  private:
@@ -96,7 +102,10 @@ class ProgramCache {
   };
   using Entries = std::list<Entry>;  // most recently used first
 
-  size_t capacity_;
+  std::shared_ptr<Program> remove_oldest();
+
+  const size_t limit_bytes_;
+  size_t bytes_ = 0;
   Entries entries_;
   std::unordered_multimap<uint64_t, Entries::iterator> index_;
 };

@@ -2,8 +2,11 @@
 
 #include <bit>
 #include <cstring>
+#include <iterator>
 
+#include "base/env.h"
 #include "base/log.h"
+#include "base/waiting.h"
 #include "lowering/helpers.h"
 #include "runtime/memory_stats.h"
 
@@ -14,7 +17,7 @@ using State = DeviceValue::State;
 
 namespace {
 
-constexpr size_t kProgramsInMemory = 4096;  // a program costs 0.3-0.4 MB on the CPU plugin
+constexpr int64_t kProgramMemoryMb = 1024;  // thousands of small programs; also bounds their memory mappings
 constexpr size_t kMaxInFlight = 32;         // launches not finished on the device; bounds run-ahead memory
 
 std::vector<lowering::Value> lower_zeros(const lowering::OpCall& call) {
@@ -42,6 +45,12 @@ const Plan& zeros_plan(const TensorType& type) {
   return *plans->emplace(hash, std::move(plan))->second;
 }
 
+size_t program_memory() {
+  const int64_t megabytes = env::integer(env::kProgramMemoryMb, kProgramMemoryMb);
+  if (megabytes < 0) throw Error(Code::kValue, std::string(env::kProgramMemoryMb) + " must not be negative");
+  return static_cast<size_t>(megabytes) << 20;
+}
+
 std::string place_of(const std::string& name, const Location& location) {
   const std::string where = describe(location);
   return where.empty() ? name : name + " at " + where;
@@ -57,7 +66,8 @@ class LaunchTask final : public runtime::Task {
  public:
   explicit LaunchTask(Recorder& recorder) : recorder_(recorder) {}
 
-  /// Takes over `recording` and leaves an empty one with spare capacity in its place.
+  /// Takes over `recording` and leaves an empty one with spare capacity in its place. Without a program its nodes run
+  /// one by one.
   void load(Recording& recording, std::shared_ptr<Program> program) {
     std::swap(recording_, recording);
     program_ = std::move(program);
@@ -76,7 +86,7 @@ class LaunchTask final : public runtime::Task {
         recording_.nodes.size() > 1 ? run_one_by_one() : pass_on(failed);
         return;
       }
-      execute(recording_, *program_, program_);
+      program_ != nullptr ? execute(recording_, *program_, program_) : run_one_by_one();
     } catch (const Error& error) {
       // One node of many does not compile, or all together do not fit: alone, the others still give results. A
       // launch that was refused has not taken its donated inputs.
@@ -281,7 +291,7 @@ Recorder& Recorder::of(int device) {
   return *recorders[device].load();
 }
 
-Recorder::Recorder(int device) : device_(device), context_(runtime::Context::get()), programs_(kProgramsInMemory) {
+Recorder::Recorder(int device) : device_(device), context_(runtime::Context::get()), programs_(program_memory()) {
   const bool cpu = context_.client().platform_name() == "cpu";
   layout_policy_ = {.barrier_after_heavy = cpu, .barrier_after_float16 = cpu};
 }
@@ -320,6 +330,7 @@ void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::spa
   std::vector<ValueRef> outputs;
   outputs.reserve(plan.outputs.size());
   const bool debug = mode() == Mode::kDebug;
+  context_.queue(device_).wait_for_room();
   {
     std::lock_guard lock(mutex_);
     for (const ValueRef& input : inputs) {
@@ -356,21 +367,23 @@ void Recorder::flush_locked(const char* reason) {
     try {
       found.program = build_program(recording_, alive, layout_policy_, context_.cache(),
                                     found.known_body ? "new set of live outputs" : "new program");
+      const auto removed = programs_.insert(recording_, alive, found.program);
+      if (!removed.empty()) context_.cache().discard({removed.begin(), removed.end()});
     } catch (const Error& error) {
-      const auto shared = std::make_shared<const Error>(error);
-      for (const ValueRef& output : recording_.outputs) output->fail(shared);
-      const bool single = recording_.nodes.size() == 1;
-      recording_.clear();
-      policy_.reset();
-      ++number_;
-      if (single) throw;
-      return;
+      // One of many nodes is at fault: the queue runs them one by one, so that the others give their results.
+      if (recording_.nodes.size() == 1) {
+        const auto shared = std::make_shared<const Error>(error);
+        for (const ValueRef& output : recording_.outputs) output->fail(shared);
+        recording_.clear();
+        policy_.reset();
+        ++number_;
+        throw;
+      }
     }
-    programs_.insert(recording_, alive, found.program);
   }
   if (log::enabled(2)) {
-    log::line("launch " + found.program->label + ", " + std::to_string(recording_.nodes.size()) + " nodes, " +
-              std::to_string(found.program->outputs.size()) + " outputs, cut by " + reason);
+    const std::string what = found.program != nullptr ? found.program->label : "one by one";
+    log::line("launch " + what + ", " + std::to_string(recording_.nodes.size()) + " nodes, cut by " + reason);
   }
   for (size_t i = 0; i < recording_.outputs.size(); ++i) {
     // What nobody wants is dropped here: freeing it on the thread that made it is cheaper.
@@ -419,11 +432,12 @@ void Recorder::flush(const char* reason) {
 
 void Recorder::wait(const ValueRef& value) {
   if (value->state() == State::kUndefined) {
+    const Location here = capture_location();  // may need the GIL, so before the lock
     std::lock_guard lock(mutex_);
     if (value->state() == State::kUndefined) {
       value->set_state(State::kPending);
       std::vector<ValueRef> self{value};
-      append(zeros_plan(value->type()), {}, {}, capture_location(), self);
+      append(zeros_plan(value->type()), {}, {}, here, self);
     }
   }
   if (value->state() == State::kPending) flush("read");
@@ -449,23 +463,10 @@ void Recorder::raise_failed_checks() {
 }
 
 void Recorder::synchronize() {
-  flush("synchronize");
-  context_.queue(device_).drain();
-  // The queue is idle now and no other thread launches while its owner waits here; a concurrent launch only
-  // means that its events are awaited too.
-  std::vector<pjrt::Event> events;
-  {
-    std::lock_guard lock(mutex_);
-    context_.queue(device_).drain();
-    std::swap(events, in_flight_);
-  }
-  for (const pjrt::Event& event : events) {
-    try {
-      event.await();
-    } catch (const Error&) {
-      // Surfaces where the failed values are read, with their operator and line.
-    }
-  }
+  // Shared, since an interrupted wait leaves the callback behind.
+  const auto done = std::make_shared<WaitWord>();
+  when_done([done] { done->publish(1); });
+  done->wait_while(0);
   raise_failed_checks();
 }
 
@@ -482,13 +483,17 @@ void Recorder::read(const ValueRef& value, void* destination) {
 }
 
 void Recorder::when_done(std::function<void()> callback) {
-  std::lock_guard lock(mutex_);
-  flush_locked("event");
+  flush("event");
+  when_launched_done(std::move(callback));
+}
+
+void Recorder::when_launched_done(std::function<void()> callback) {
   context_.queue(device_).push(new CallbackTask([this, callback = std::move(callback)] {
     for (const pjrt::Event& event : in_flight_) {
       try {
         event.await();
       } catch (const Error&) {
+        // Surfaces where the failed values are read, with their operator and line.
       }
     }
     in_flight_.clear();
@@ -501,8 +506,13 @@ Recorder::Statistics Recorder::statistics() const {
 }
 
 void Recorder::clear_programs() {
-  std::lock_guard lock(mutex_);
-  programs_ = ProgramCache(kProgramsInMemory);
+  std::vector<std::shared_ptr<Program>> programs;
+  {
+    std::lock_guard lock(mutex_);
+    programs = programs_.clear();
+  }
+  runtime::CompileCache::discard_now(
+      {std::make_move_iterator(programs.begin()), std::make_move_iterator(programs.end())});
 }
 
 size_t Recorder::pending_nodes() {

@@ -30,7 +30,8 @@ class Recorder {
               std::span<runtime::StorageSlot* const> targets, Location location);
   /// Launches what was recorded. `reason` is for the log.
   void flush(const char* reason);
-  /// Makes `value` ready, or throws its error. Raises failed checks of everything launched before.
+  /// Makes `value` ready, or throws its error. Raises failed checks of everything launched before. All waits of this
+  /// class can be interrupted on the main thread (base/waiting.h).
   void wait(const runtime::ValueRef& value);
   /// Waits for everything recorded so far; raises failed checks.
   void synchronize();
@@ -38,6 +39,8 @@ class Recorder {
   void read(const runtime::ValueRef& value, void* destination);
   /// Runs `callback` on the queue after everything recorded so far has finished on the device.
   void when_done(std::function<void()> callback);
+  /// The same after everything launched so far; what is recorded and not launched stays so.
+  void when_launched_done(std::function<void()> callback);
 
   struct Statistics {
     int64_t nodes = 0, launches = 0, donated = 0, donatable = 0;
@@ -78,7 +81,7 @@ class Recorder {
 
   std::mutex flags_mutex_;
   std::vector<FlagSet> flags_;
-  std::vector<pjrt::Event> in_flight_;  // queue thread only, except after drain
+  std::vector<pjrt::Event> in_flight_;  // queue thread only
   std::atomic<int64_t> nodes_{0}, launches_{0}, donated_{0}, donatable_{0};
 };
 

@@ -67,7 +67,7 @@ void Buffer::copy_to_host(void* destination, size_t bytes) const {
   args.dst = destination;
   args.dst_size = bytes;
   call<&PJRT_Api::PJRT_Buffer_ToHostBuffer>(api_, args);
-  Event(api_, args.event).await();
+  Event(api_, args.event).await_to_the_end();  // it writes to the destination
 }
 
 void* Buffer::unsafe_pointer() const {

@@ -1,9 +1,10 @@
 #include "pjrt/client.h"
 
-#include <condition_variable>
+#include <atomic>
 #include <mutex>
 #include <thread>
 
+#include "base/waiting.h"
 #include "pjrt/call.h"
 
 namespace tpu::pjrt {
@@ -15,13 +16,14 @@ void destroy(const PJRT_Api* api, PJRT_Client* client) noexcept {
   call_in_destructor<&PJRT_Api::PJRT_Client_Destroy>(api, args);
 }
 
+std::atomic<int> running_creations{0};
+
 // What the waiting thread and the creating thread share; the later of the two frees it.
 struct Creation {
   std::shared_ptr<const Plugin> plugin;
   Options options;
+  WaitWord finished;
   std::mutex mutex;
-  std::condition_variable changed;
-  bool finished = false;   // guarded by mutex
   bool abandoned = false;  // guarded by mutex: the waiter has given up
   PJRT_Client* client = nullptr;
   std::optional<Error> error;
@@ -40,28 +42,43 @@ void run_creation(const std::shared_ptr<Creation>& creation) noexcept {
   } catch (const std::exception& exception) {
     error = Error(Code::kInternal, exception.what());
   }
-  const std::lock_guard lock(creation->mutex);
-  if (creation->abandoned) {
-    if (client != nullptr) destroy(creation->plugin->api(), client);
-    return;
+  {
+    const std::lock_guard lock(creation->mutex);
+    if (creation->abandoned) {
+      if (client != nullptr) destroy(creation->plugin->api(), client);
+    } else {
+      creation->client = client;
+      creation->error = std::move(error);
+      creation->finished.publish(1);
+    }
   }
-  creation->client = client;
-  creation->error = std::move(error);
-  creation->finished = true;
-  creation->changed.notify_one();
+  running_creations.fetch_sub(1);
+}
+
+// True when the creating thread will hand over nothing any more.
+bool abandon(Creation& creation) {
+  const std::lock_guard lock(creation.mutex);
+  if (creation.finished.load() == 1) return false;
+  creation.abandoned = true;
+  return true;
 }
 
 PJRT_Client* create_within(std::shared_ptr<const Plugin> plugin, const Options& options, std::chrono::seconds timeout) {
   auto creation = std::make_shared<Creation>();
   creation->plugin = std::move(plugin);
   creation->options = options;
+  running_creations.fetch_add(1);
   std::thread([creation] { run_creation(creation); }).detach();
 
-  std::unique_lock lock(creation->mutex);
-  const bool finished = creation->changed.wait_for(lock, timeout, [&] { return creation->finished; });
   const std::string& path = creation->plugin->path();
-  if (!finished) {
-    creation->abandoned = true;
+  bool finished = false;
+  try {
+    finished = creation->finished.wait_until(0, WaitWord::Clock::now() + timeout);
+  } catch (...) {
+    if (!abandon(*creation) && creation->client != nullptr) destroy(creation->plugin->api(), creation->client);
+    throw;
+  }
+  if (!finished && abandon(*creation)) {
     throw Error(Code::kUnavailable, "the PJRT plugin " + path + " did not finish creating a client within " +
                                         std::to_string(timeout.count()) +
                                         " s; set TORCH_TPU_INIT_TIMEOUT to wait longer, or TORCH_TPU_PJRT_PLUGIN to "
@@ -135,6 +152,8 @@ std::unique_ptr<Client> Client::create(std::shared_ptr<const Plugin> plugin, con
   }
   return client;
 }
+
+int Client::creations_running() { return running_creations.load(); }
 
 Client::~Client() {
   if (client_ != nullptr) destroy(api(), client_);

@@ -64,8 +64,11 @@ class Event {
   ~Event();
   bool valid() const { return event_ != nullptr; }
   bool ready() const;
-  /// Blocks; throws Error{kPlugin} (kOutOfMemory for RESOURCE_EXHAUSTED) if the event carries one.
+  /// Blocks; throws Error{kPlugin} (kOutOfMemory for RESOURCE_EXHAUSTED) if the event carries one. On the main
+  /// thread the wait can be interrupted (base/waiting.h).
   void await() const;
+  /// The same without interruption: for events that guard memory of the caller's.
+  void await_to_the_end() const;
   /// `callback` gets the error, or nullopt on success. Called at once when ready, else on a plugin thread.
   void on_ready(std::function<void(std::optional<Error>)> callback) const;
 
@@ -154,9 +157,11 @@ struct CompileOptions {
 class Client {
  public:
   /// Throws Error{kUnavailable} if creation fails or takes longer than `timeout` (the plugin's thread is
-  /// then abandoned: it cannot be cancelled).
+  /// then abandoned: it cannot be cancelled). On the main thread the wait can be interrupted.
   static std::unique_ptr<Client> create(std::shared_ptr<const Plugin> plugin, const Options& options,
                                         std::chrono::seconds timeout);
+  /// How many creations run at the moment, abandoned ones included.
+  static int creations_running();
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/waiting.h"
 #include "pjrt/call.h"
 
 namespace tpu::pjrt {
@@ -54,6 +55,18 @@ bool Event::ready() const {
 }
 
 void Event::await() const {
+  ensure(valid(), "await() of an event that holds nothing");
+  const bool can_ask = has_entry<&PJRT_Api::PJRT_Event_IsReady>(api_);
+  if (interruptible() && can_ask && !ready()) {
+    // The plugin's own wait cannot be left. What the callback touches outlives this call when it is.
+    const auto done = std::make_shared<WaitWord>();
+    on_ready([done](const std::optional<Error>&) { done->publish(1); });
+    done->wait_while(0);
+  }
+  await_to_the_end();
+}
+
+void Event::await_to_the_end() const {
   ensure(valid(), "await() of an event that holds nothing");
   auto args = make_args<PJRT_Event_Await_Args>();
   args.event = event_;

@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/version.h>
 
@@ -11,12 +12,14 @@
 #include "aten/fallback.h"
 #include "aten/registration.h"
 #include "base/log.h"
+#include "base/waiting.h"
 #include "device/device.h"
 #include "device/errors.h"
 #include "device/generator.h"
 #include "graph/recorder.h"
 #include "lowering/table.h"
 #include "python/decompose.h"
+#include "python/exit.h"
 #include "python/user_frame.h"
 #include "runtime/memory_stats.h"
 
@@ -38,7 +41,22 @@ void translate_error(std::exception_ptr pointer) {
     if (error.code() == Code::kType) type = PyExc_TypeError;
     if (error.code() == Code::kNotImplemented) type = PyExc_NotImplementedError;
     PyErr_SetString(type, error.what());
+  } catch (python_error& error) {
+    error.restore();
   }
+}
+
+// Runs Python's signal handlers while the main thread waits for the device. What they raise, usually
+// KeyboardInterrupt, ends the wait; PyTorch hands this exception on to Python.
+void check_signals() {
+  python_error error;
+  bool raised = false;
+  {
+    const py::gil_scoped_acquire gil;
+    raised = PyErr_CheckSignals() != 0;
+    if (raised) error.persist();
+  }
+  if (raised) throw error;
 }
 
 void flush_all(const char* reason) {
@@ -168,7 +186,7 @@ void bind_life_cycle(py::module_& m) {
   m.def("is_initialized", &Context::initialized);
   m.def("after_fork_in_child", &Context::mark_forked_child);
   m.def("is_in_bad_fork", &Context::in_bad_fork);
-  m.def("drain", &device::drain_all, NoGil());
+  m.def("drain", &drain, NoGil());
 }
 
 void bind_devices(py::module_& m) {
@@ -244,6 +262,8 @@ PYBIND11_MODULE(_C, m) {
   bind_engine(m);
   install_location_provider();
   bind_decomposer(m);
+  set_interrupt_check(&check_signals);
+  install_exit_handler();
   aten::register_rows();
 }
 

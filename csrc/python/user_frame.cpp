@@ -10,8 +10,13 @@
 #include <internal/pycore_frame.h>
 #endif
 
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 
 #include "base/location.h"
@@ -109,8 +114,21 @@ Location capture() {
 
 #endif
 
+std::atomic<bool> forsaken{false};
+std::atomic<int> describing{0};
+
+// Counts threads in describe(); forsake_python() waits for them.
+class Describing {
+ public:
+  Describing() { describing.fetch_add(1); }
+  Describing(const Describing&) = delete;
+  Describing& operator=(const Describing&) = delete;
+  ~Describing() { describing.fetch_sub(1); }
+};
+
 std::string describe(const Location& location) {
-  if (!Py_IsInitialized()) return "";
+  const Describing counted;
+  if (!Py_IsInitialized() || (forsaken.load() && gettid() != getpid())) return "";
   const PyGILState_STATE gil = PyGILState_Ensure();
   auto* code = static_cast<PyCodeObject*>(const_cast<void*>(location.code));
   const char* file = PyUnicode_AsUTF8(code->co_filename);
@@ -122,6 +140,11 @@ std::string describe(const Location& location) {
 }
 
 }  // namespace
+
+void forsake_python() {
+  forsaken.store(true);
+  while (describing.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
 
 void install_location_provider() { set_location_provider({&capture, &describe}); }
 

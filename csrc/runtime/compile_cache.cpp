@@ -1,5 +1,7 @@
 #include "runtime/compile_cache.h"
 
+#include <malloc.h>
+
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +11,8 @@
 
 namespace tpu::runtime {
 namespace {
+
+constexpr size_t kTrimAfter = 256;  // programs, so some 100 MB
 
 void dump_program(const std::string& text) {
   static const auto directory = env::text(env::kDumpDir);
@@ -65,6 +69,21 @@ ProgramHandle CompileCache::get(CompileRequest request) {
   }
   workers_.submit([this, program, request = std::move(request)] { build(program, request); });
   return program;
+}
+
+void CompileCache::discard(std::vector<std::shared_ptr<const void>> holders) {
+  workers_.submit([this, holders = std::move(holders)]() mutable {
+    discarded_ += holders.size();
+    if (discarded_ < kTrimAfter) return holders.clear();
+    discarded_ = 0;
+    discard_now(std::move(holders));
+  });
+}
+
+void CompileCache::discard_now(std::vector<std::shared_ptr<const void>> holders) {
+  holders.clear();
+  // Their blocks lie scattered among those of other programs, so that malloc alone keeps nearly all the pages.
+  malloc_trim(0);
 }
 
 void CompileCache::build(const ProgramHandle& program, const CompileRequest& request) {

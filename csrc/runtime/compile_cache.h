@@ -4,6 +4,7 @@
 // executable when it needs it. Programs live while someone holds their handle (graph/program_cache bounds
 // how many). Thread-safe.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -68,6 +69,12 @@ class CompileCache {
   ProgramHandle get(CompileRequest request);
   CompileStats stats() const;
   void reset_stats();
+  /// Drops what holds programs, on a worker thread, and now and then gives their memory back to the system.
+  void discard(std::vector<std::shared_ptr<const void>> holders);
+  /// The same in the call, and at once.
+  static void discard_now(std::vector<std::shared_ptr<const void>> holders);
+  /// True while a compile runs or waits for a thread.
+  bool busy() const { return workers_.busy(); }
   const std::string& directory() const { return disk_.directory(); }
 
  private:
@@ -79,6 +86,7 @@ class CompileCache {
   const std::string environment_key_;
   DiskCache disk_;
   WorkerPool workers_;
+  std::atomic<size_t> discarded_{0};  // since memory was given back
   mutable std::mutex mutex_;
   std::unordered_multimap<uint64_t, std::weak_ptr<CompiledProgram>> programs_;
   size_t sweep_at_ = 256;  // dead entries are dropped when the map reaches this size

@@ -42,11 +42,13 @@ std::optional<std::string> DiskCache::load(const std::string& key) const {
   if (!enabled()) return std::nullopt;
   const std::string path = path_of(key);
   std::error_code ignored;
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return std::nullopt;
   Header header;
-  const auto size = fs::file_size(path, ignored);
-  const bool whole = !ignored && file.read(reinterpret_cast<char*>(&header), sizeof header) &&
+  // Of the file that is open: another process may have replaced it by now.
+  const auto size = static_cast<uint64_t>(std::max<std::streamoff>(0, file.tellg()));
+  file.seekg(0);
+  const bool whole = file.read(reinterpret_cast<char*>(&header), sizeof header) &&
                      std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.key_bytes <= size &&
                      header.payload_bytes <= size && sizeof header + header.key_bytes + header.payload_bytes == size;
   if (!whole) {

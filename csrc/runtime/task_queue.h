@@ -1,7 +1,7 @@
 #pragma once
 // A thread that runs tasks in the order they were pushed: one per device. Pushing is cheap while the thread
-// is busy (no system call); the thread spins briefly before it sleeps. `drain` waits for everything pushed
-// so far. Tasks must not throw. The queue bounds its length: push blocks when it is full.
+// is busy (no system call); the thread spins briefly before it sleeps. Tasks must not throw. The queue bounds
+// its length: push blocks when it is full, and wait_for_room() does so where it can be interrupted.
 
 #include <atomic>
 #include <condition_variable>
@@ -28,27 +28,23 @@ class TaskQueue {
 
   /// Takes ownership; `task->finish()` is called after it has run.
   void push(Task* task);
-  /// Blocks until every task pushed before the call has run.
-  void drain();
-  /// As drain, but gives up after `seconds`; true when everything ran.
-  bool drain_for(double seconds);
-  /// Number of the last pushed task; compare with finished().
-  uint64_t pushed() const { return pushed_.load(std::memory_order_acquire); }
-  uint64_t finished() const { return finished_.load(std::memory_order_acquire); }
-  void wait_for(uint64_t number);
+  /// Returns at once unless the queue is nearly full; then blocks, interruptibly, until it is half empty.
+  /// Producers call it before they take locks, so that push() need not block.
+  void wait_for_room();
+  /// True when everything that was pushed has run.
+  bool idle() const { return finished_.load(std::memory_order_acquire) == pushed(); }
 
  private:
+  uint64_t pushed() const { return pushed_.load(std::memory_order_acquire); }
   void loop();
 
   const size_t capacity_;
   std::mutex mutex_;
-  std::condition_variable work_, done_;
+  std::condition_variable work_;
   std::vector<Task*> ring_;  // the task of number n is at n % capacity
   std::atomic<uint64_t> pushed_{0}, finished_{0};
   std::atomic<uint64_t> taken_{0};
   std::atomic<bool> sleeping_{false};
-  std::atomic<int> waiters_{0};
-  std::atomic<uint64_t> wanted_{0};
   std::thread thread_;
 };
 

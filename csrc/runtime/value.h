@@ -7,7 +7,6 @@
 // Threads: state and buffer are published by the device's queue thread with release order and awaited with
 // wait(). The fields under `recording` belong to the recorder of the device and are guarded by its lock.
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,6 +14,7 @@
 #include "base/error.h"
 #include "base/pool.h"
 #include "base/tensor_type.h"
+#include "base/waiting.h"
 #include "pjrt/client.h"
 #include "runtime/ref.h"
 
@@ -24,19 +24,20 @@ class Value final : public RefCounted, public Pooled<Value> {
  public:
   enum class State : uint32_t { kUndefined, kPending, kLaunched, kReady, kFailed };
 
-  Value(TensorType type, int device, State state) : type_(std::move(type)), device_(device), state_(state) {}
+  Value(TensorType type, int device, State state)
+      : type_(std::move(type)), device_(device), state_(static_cast<uint32_t>(state)) {}
   /// A value that is ready from the start.
   Value(TensorType type, int device, pjrt::Buffer buffer);
   ~Value();
 
   const TensorType& type() const { return type_; }
   int device() const { return device_; }
-  State state() const { return state_.load(std::memory_order_acquire); }
-  void set_state(State state) { state_.store(state, std::memory_order_release); }
+  State state() const { return static_cast<State>(state_.load()); }
+  void set_state(State state) { state_.store(static_cast<uint32_t>(state)); }
 
   void fulfill(pjrt::Buffer buffer);
   void fail(std::shared_ptr<const Error> error);
-  /// Blocks while launched; throws the value's error if it failed. REQUIRES: not pending.
+  /// Blocks while launched, interruptibly; throws the value's error if it failed. REQUIRES: not pending.
   void wait() const;
   /// The first error, or nullptr. REQUIRES: state is kFailed.
   const std::shared_ptr<const Error>& error() const { return error_; }
@@ -56,7 +57,7 @@ class Value final : public RefCounted, public Pooled<Value> {
 
   const TensorType type_;
   const int device_;
-  std::atomic<State> state_;
+  WaitWord state_;
   pjrt::Buffer buffer_;
   std::shared_ptr<const Error> error_;
 };

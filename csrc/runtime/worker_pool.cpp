@@ -15,6 +15,11 @@ void WorkerPool::submit(std::function<void()> job) {
   }
 }
 
+bool WorkerPool::busy() const {
+  std::lock_guard lock(mutex_);
+  return !jobs_.empty() || idle_ < started_;
+}
+
 void WorkerPool::loop() {
   for (;;) {
     std::function<void()> job;

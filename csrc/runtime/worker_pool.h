@@ -13,12 +13,14 @@ class WorkerPool {
  public:
   explicit WorkerPool(int threads) : threads_(threads) {}
   void submit(std::function<void()> job);
+  /// True while jobs run or wait.
+  bool busy() const;
 
  private:
   void loop();
 
   const int threads_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable work_;
   std::deque<std::function<void()>> jobs_;
   int started_ = 0;

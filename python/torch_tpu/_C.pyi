@@ -36,7 +36,9 @@ def is_in_bad_fork() -> bool:
     """Whether this is a forked child of a process that had started a client."""
 
 def drain(timeout_seconds: float) -> bool:
-    """Waits for queued work on all devices, at most so long (called at exit). False on time-out. Does not raise."""
+    """Waits until nothing compiles or runs on any device, at most so long (called at exit); False on time-out. From
+    then on late errors of the device name no lines. Where something still runs when Python has ended, the process ends
+    without the destructors of libraries."""
 
 # -- devices ---------------------------------------------------------------------------------------------------------
 

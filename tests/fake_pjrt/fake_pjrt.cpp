@@ -1,5 +1,8 @@
 // A PJRT plugin that computes nothing and misbehaves on demand (control.h). A program's text says how many
-// outputs it has ("outputs=3", default 1); output i is a copy of input i modulo the number of inputs.
+// outputs it has ("outputs=3", default 1); output i is a copy of input i modulo the number of inputs. Inputs that
+// the text marks as aliased are taken over by an execution, as real plugins do, unless they are kept.
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,8 +14,51 @@
 
 namespace fake_pjrt {
 
+namespace {
+
+int number(const char* variable, int fallback) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? fallback : std::atoi(text);
+}
+
+// "KEY=CODE:MESSAGE;..." of an environment variable.
+std::map<std::string, Failure> failures_of(const char* variable) {
+  std::map<std::string, Failure> failures;
+  const char* text = std::getenv(variable);
+  std::istringstream entries(text == nullptr ? "" : text);
+  for (std::string entry; std::getline(entries, entry, ';');) {
+    const size_t equals = entry.find('='), colon = entry.find(':');
+    if (equals == std::string::npos || colon == std::string::npos) std::abort();  // a typing error in a test
+    const int code = std::atoi(entry.substr(equals + 1).c_str());
+    failures[entry.substr(0, equals)] = {static_cast<uint32_t>(code), entry.substr(colon + 1)};
+  }
+  return failures;
+}
+
+Control* make_control() {
+  auto* const made = new Control;  // outlives objects that tests keep until exit
+  made->failures = failures_of("FAKE_PJRT_FAIL");
+  for (const auto& [key, failure] : failures_of("FAKE_PJRT_FAIL_EXECUTION")) made->refused[std::stoi(key)] = failure;
+  for (const auto& [key, failure] : failures_of("FAKE_PJRT_LATE_EXECUTION")) made->late[std::stoi(key)] = failure;
+  if (const char* text = std::getenv("FAKE_PJRT_FAIL_PROGRAM")) made->refused_program = text;
+  made->create_delay_ms = number("FAKE_PJRT_CREATE_MS", 0);
+  made->compile_delay_ms = number("FAKE_PJRT_COMPILE_MS", 0);
+  made->event_delay_ms = number("FAKE_PJRT_EVENT_MS", 0);
+  made->on_cpu = std::getenv("FAKE_PJRT_OFF_HOST") == nullptr;
+  return made;
+}
+
+// Real plugins crash when their static destructors run beside their own threads.
+struct Tripwire {
+  ~Tripwire() {
+    if (control().busy > 0) std::abort();
+  }
+} tripwire;
+
+}  // namespace
+
 Control& control() {
-  static auto* const instance = new Control;  // outlives objects that tests keep until exit
+  static Control* const instance = make_control();
   return *instance;
 }
 
@@ -33,8 +79,10 @@ std::shared_ptr<Promise> promise_after(int delay_ms, const Failure& failure) {
   if (delay_ms == 0) {
     promise->complete(failure);
   } else {
+    ++control().busy;
     std::thread([promise, delay_ms, failure] {
       std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+      --control().busy;  // before anybody can learn of it and let the process end
       promise->complete(failure);
     }).detach();
   }
@@ -47,12 +95,35 @@ PJRT_Error* error_of(const Failure& failure) {
   return failure.code == 0 ? nullptr : new PJRT_Error(failure.code, failure.message);
 }
 
-// What every entry does first: refuse short arguments as real plugins do, then fail if told to.
+const pid_t loaded_by = getpid();
+
+// What every entry does first: refuse short arguments as real plugins do, then fail if told to. A plugin's locks and
+// threads do not survive a fork, so no entry may be called in a child.
 PJRT_Error* guard(const char* entry, size_t size, size_t wanted) {
+  if (getpid() != loaded_by) std::abort();
   if (size < wanted) return new PJRT_Error(PJRT_Error_Code_INVALID_ARGUMENT, std::string(entry) + ": struct_size");
   const std::lock_guard lock(control().mutex);
   const auto found = control().failures.find(entry);
   return found == control().failures.end() ? nullptr : error_of(found->second);
+}
+
+void take_time(int milliseconds) {
+  ++control().busy;
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  --control().busy;
+}
+
+// Parameters, in the order of their numbers, that the program marks as aliased with a result.
+std::vector<bool> aliased_parameters(const std::string& program) {
+  std::vector<bool> aliased;
+  const size_t start = program.find("@main(");
+  if (start == std::string::npos) return aliased;
+  const size_t end = program.find(") ->", start);
+  for (size_t at = program.find('%', start); at < end; at = program.find('%', at + 1)) {
+    const size_t next = std::min(program.find('%', at + 1), end);
+    aliased.push_back(program.substr(at, next - at).find("aliasing_output") != std::string::npos);
+  }
+  return aliased;
 }
 
 size_t output_count(const std::string& program) {
@@ -165,7 +236,7 @@ PJRT_Error* client_create(PJRT_Client_Create_Args& args) {
     }
     delay = control().create_delay_ms;
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(delay));
+  take_time(delay);
   auto client = std::make_unique<PJRT_Client>();
   for (int32_t id = 0; id < 2; ++id) {
     auto device = std::make_unique<PJRT_Device>();
@@ -288,7 +359,7 @@ PJRT_Error* buffer_on_device_size(PJRT_Buffer_OnDeviceSizeInBytes_Args& args) {
 }
 
 PJRT_Error* buffer_is_deleted(PJRT_Buffer_IsDeleted_Args& args) {
-  args.is_deleted = false;
+  args.is_deleted = args.buffer->donated;
   return nullptr;
 }
 
@@ -339,10 +410,19 @@ PJRT_Error* buffer_to_host(PJRT_Buffer_ToHostBuffer_Args& args) {
 // --- programs ---
 
 PJRT_Error* client_compile(PJRT_Client_Compile_Args& args) {
+  int delay = 0;
+  {
+    const std::lock_guard lock(control().mutex);
+    delay = control().compile_delay_ms;
+  }
+  take_time(delay);
   const std::lock_guard lock(control().mutex);
   control().program.assign(args.program->code, args.program->code_size);
   control().program_format.assign(args.program->format, args.program->format_size);
   control().compile_options.assign(args.compile_options, args.compile_options_size);
+  if (!control().refused_program.empty() && control().program.find(control().refused_program) != std::string::npos) {
+    return new PJRT_Error(PJRT_Error_Code_INVALID_ARGUMENT, "the program holds " + control().refused_program);
+  }
   args.executable = new PJRT_LoadedExecutable(control().program);
   return nullptr;
 }
@@ -398,8 +478,24 @@ PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args& args) {
     control().event_wanted = args.device_complete_events != nullptr;
     delay = control().event_delay_ms;
     late = control().late_failure;
+    const int execution = ++control().executions;
+    if (const auto found = control().refused.find(execution); found != control().refused.end()) {
+      return error_of(found->second);
+    }
+    if (const auto found = control().late.find(execution); found != control().late.end()) late = found->second;
   }
   if (args.num_devices != 1) return new PJRT_Error(PJRT_Error_Code_INVALID_ARGUMENT, "one device only");
+  for (size_t i = 0; i < args.num_args; ++i) {
+    if (args.argument_lists[0][i]->donated) {
+      return new PJRT_Error(PJRT_Error_Code_INVALID_ARGUMENT, "input " + std::to_string(i) + " was donated before");
+    }
+  }
+  const std::vector<bool> aliased = aliased_parameters(args.executable->program);
+  for (size_t i = 0; i < args.num_args && i < aliased.size(); ++i) {
+    const int64_t* kept = args.options->non_donatable_input_indices;
+    const int64_t* end = kept + args.options->num_non_donatable_input_indices;
+    if (aliased[i] && std::find(kept, end, static_cast<int64_t>(i)) == end) args.argument_lists[0][i]->donated = true;
+  }
   const std::shared_ptr<Promise> ready = promise_after(delay, late);
   for (size_t i = 0; i < output_count(args.executable->program); ++i) {
     auto* output = new PJRT_Buffer;
@@ -504,11 +600,6 @@ void fill(PJRT_Api& api) {
   FAKE_ENTRY(PJRT_TopologyDescription_Create, topology_create);
   FAKE_ENTRY(PJRT_TopologyDescription_Destroy, topology_destroy);
   FAKE_ENTRY(PJRT_Compile, compile_for_topology);
-}
-
-int number(const char* variable, int fallback) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? fallback : std::atoi(text);
 }
 
 // Nulls the slots named in FAKE_PJRT_MISSING.

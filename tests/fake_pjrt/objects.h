@@ -79,6 +79,7 @@ struct PJRT_Buffer : fake_pjrt::Counted {
   PJRT_Buffer() : Counted(fake_pjrt::control().buffers) {}
   std::vector<int64_t> dims;
   std::vector<char> bytes;
+  bool donated = false;
   PJRT_Device* device = nullptr;
   std::shared_ptr<fake_pjrt::Promise> ready;
 };

@@ -71,6 +71,27 @@ def test_two_processes_fill_one_directory(tmp_path: pathlib.Path) -> None:
     assert compiled == 0 and found == len(entries(tmp_path))
 
 
+def test_two_processes_one_of_them_killed(tmp_path: pathlib.Path) -> None:
+    """The survivor is not disturbed, and a later process finds nothing but whole entries."""
+    source = """
+        import torch, torch_tpu
+        print("ready", flush=True)
+        for i in range(1, 20):
+            assert torch.ones(i, device="tpu").cumsum(0).tanh().sum().item() > 0
+        print(torch_tpu.compile_stats()["compiles"])
+        """
+    victim, survivor = (start_python(source, TORCH_TPU_CACHE_DIR=str(tmp_path)) for _ in range(2))
+    assert victim.stdout is not None and victim.stdout.readline() == "ready\n"
+    deadline = time.monotonic() + 120
+    while len(entries(tmp_path)) < 8 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    victim.send_signal(signal.SIGKILL)
+    victim.communicate(timeout=60)
+    _, err = survivor.communicate(timeout=180)
+    assert survivor.returncode == 0, err
+    assert run_python(source, TORCH_TPU_CACHE_DIR=str(tmp_path)).stdout.split() == ["ready", "0.0"]
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.2])
 def test_killed_while_writing(tmp_path: pathlib.Path, delay: float) -> None:
     process = start_python(
@@ -133,21 +154,54 @@ def test_damaged_entry_is_compiled_again(filled: tuple[pathlib.Path, int], damag
         assert run(directory) == (0, compiled)
 
 
+# Permissions mean nothing to root: gives up the capabilities that make it so.
+AS_ANYBODY = """
+    import ctypes
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert ctypes.CDLL(None).capset(header, sets) == 0
+    """
+
+
 def test_read_only_directory_is_read(filled: tuple[pathlib.Path, int]) -> None:
+    """Hits are served; what is missing or damaged is compiled each time, and nothing is changed."""
     directory, compiled = filled
+    missing, damaged, *_ = entries(directory)
+    missing.unlink()
+    damage_truncate(damaged)
     for path in entries(directory):
         path.chmod(stat.S_IRUSR)
     directory.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    before = [(path.name, path.read_bytes()) for path in sorted(directory.iterdir())]
     try:
-        assert run(directory) == (0, compiled)
+        for _ in range(2):
+            done = run_python(AS_ANYBODY + WORK, TORCH_TPU_CACHE_DIR=str(directory))
+            assert done.stdout.split() == ["2", str(compiled - 2)]
+        assert [(path.name, path.read_bytes()) for path in sorted(directory.iterdir())] == before
     finally:
         directory.chmod(stat.S_IRWXU)
 
 
-def test_directory_that_cannot_be_made(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("place", ["file", "file/cache", "closed/cache"])
+def test_directory_that_cannot_be_made(tmp_path: pathlib.Path, place: str) -> None:
     (tmp_path / "file").write_text("in the way")
-    compiled, found = run(tmp_path / "file" / "cache")
-    assert compiled > 0 and found == 0
+    (tmp_path / "closed").mkdir(mode=0)
+    done = run_python(AS_ANYBODY + WORK, TORCH_TPU_CACHE_DIR=str(tmp_path / place))
+    compiled, found = done.stdout.split()
+    assert int(compiled) > 0 and found == "0"
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_full_disk(tmp_path: pathlib.Path) -> None:
+    """Writes that fail in the middle, as on a full disk, leave no half entries; small ones that fit are kept."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
+    done = run_python(f"\n    {limit}" + WORK, TORCH_TPU_CACHE_DIR=str(tmp_path))
+    compiled, found = done.stdout.split()
+    assert int(compiled) > 0 and found == "0"
+    assert [path for path in tmp_path.iterdir() if path.suffix != ".exe"] == []
+    assert all(path.stat().st_size < 4096 for path in entries(tmp_path))
+    kept = len(entries(tmp_path))
+    assert kept < int(compiled)
+    assert run(tmp_path) == (int(compiled) - kept, kept)
 
 
 def test_size_is_bounded(tmp_path: pathlib.Path) -> None:
@@ -200,3 +254,33 @@ def test_memory_cache_serves_repeats() -> None:
     before = torch_tpu.compile_stats()["compiles"]
     assert once() == 105
     assert torch_tpu.compile_stats()["compiles"] == before
+
+
+def test_programs_in_memory_are_bounded(tmp_path: pathlib.Path) -> None:
+    """A process that goes through many programs keeps those used last; the others come back from disk."""
+    done = run_python(
+        """
+        import torch, torch_tpu
+        def once(i):
+            return torch.ones(i, device="tpu").cumsum(0)[-1].item()
+        most = 0
+        for i in range(2, 60):
+            assert once(i) == i
+            most = max(most, torch_tpu.compile_stats()["programs"])
+        before = torch_tpu.compile_stats()
+        assert once(59) == 59
+        torch.tpu.synchronize()
+        after = torch_tpu.compile_stats()
+        assert after["compiles"] == before["compiles"] and after["disk_hits"] == before["disk_hits"]
+        assert once(2) == 2
+        last = torch_tpu.compile_stats()
+        assert last["compiles"] == before["compiles"] and last["disk_hits"] > before["disk_hits"]
+        print(int(before["compiles"]), int(most))
+        """,
+        TORCH_TPU_CACHE_DIR=str(tmp_path),
+        TORCH_TPU_PROGRAM_MEMORY_MB="4",
+        TORCH_TPU_EAGER_MODE="strict",
+    )
+    compiled, most = map(int, done.stdout.split())
+    # A quarter of a megabyte each, and a few more that wait to be freed.
+    assert compiled > 60 and most <= 16 + 16

@@ -222,6 +222,36 @@ def test_what_does_not_depend_on_a_failure_survives() -> None:
     assert also_good.sum().item() == 32
 
 
+def test_exception_between_recording_and_reading() -> None:
+    """What was recorded before an exception of the user's is done, once, and nothing is left behind."""
+    x = torch.arange(3.0, device=DEVICE)
+    with pytest.raises(KeyError):
+        y = x * 2
+        x.add_(1)
+        raise KeyError("the user's")
+    with pytest.raises(RuntimeError):
+        z = x + y
+        x @ torch.ones(4, device=DEVICE)  # raised by the call, between two that are recorded
+    x.add_(1)
+    assert x.tolist() == [2, 3, 4]
+    assert y.tolist() == [0, 2, 4]
+    assert z.tolist() == [1, 4, 7]
+
+
+def test_operator_that_cannot_be_lowered_in_the_middle() -> None:
+    """Found out when the recording is made a program; only it and what needs it are lost."""
+    x = torch.arange(3.0, device=DEVICE)
+    c = x.to(torch.complex64)
+    before = x * 2
+    with pytest.raises(NotImplementedError, match="logcumsumexp"):
+        lost = c.logcumsumexp(0)
+        lost_too = lost.real + x
+        after = before + x
+        lost_too.cpu()
+    after = before + x
+    assert before.tolist() == [0, 2, 4] and after.tolist() == [0, 3, 6]
+
+
 def test_out_of_memory_is_pytorchs_exception() -> None:
     kept = torch.ones(4, device=DEVICE)
     with pytest.raises((torch.OutOfMemoryError, RuntimeError), match=r"(?i)memory|alloc|size"):
