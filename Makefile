@@ -85,11 +85,15 @@ demo: build $(STAMPS)/requirements-test $(STAMPS)/model
 TEST_PLUGINS = $(shell ls $(VENV)/lib/python3.*/site-packages/lammps_jax_pjrt_cpu/*.so \
   $(VENV)/lib/python3.*/site-packages/fastatomstruct_xla_cpu/*.so 2>/dev/null | paste -sd:)
 
+# libtpu's file: its compiler is tested without a TPU. Empty where it is not installed, and then those tests are skipped.
+TEST_LIBTPU = $(wildcard $(VENV)/lib/python3.*/site-packages/libtpu/libtpu.so)
+
 test-cpp: $(CONFIGURED) $(PLUGIN_STAMP) $(STAMPS)/requirements-test
 	@tools/system_packages.sh $(BIN)/python --tests
 	@$(BIN)/cmake -DTPU_BUILD_TESTS=ON $(BUILD) >/dev/null
 	@$(BIN)/ninja -C $(BUILD) -j $(JOBS)
-	@cd $(BUILD) && TPU_TEST_PLUGINS=$(TEST_PLUGINS) TORCH_TPU_PJRT_PLUGIN=$(firstword $(subst :, ,$(TEST_PLUGINS))) \
+	@cd $(BUILD) && TPU_TEST_PLUGINS=$(TEST_PLUGINS) TPU_TEST_LIBTPU=$(TEST_LIBTPU) \
+	  TORCH_TPU_PJRT_PLUGIN=$(firstword $(subst :, ,$(TEST_PLUGINS))) \
 	  $(BIN)/ctest --output-on-failure --timeout 300 -j $(JOBS)
 
 test-python: build $(STAMPS)/requirements-test $(STAMPS)/model

@@ -22,9 +22,35 @@ DType accumulation_type(const OpCall& call, DType dtype) {
   return compute_type(dtype);
 }
 
-/// The product in its accumulation type.
+/// dot_general spelled as products and their sum.
+Value sum_of_products(Value a, Value b, const DotDims& dims) {
+  Dims sizes;
+  const auto new_axis = [&](int64_t size) {
+    sizes.push_back(size);
+    return static_cast<int64_t>(sizes.size()) - 1;
+  };
+  Dims of_a(a.rank(), -1), of_b(b.rank(), -1);  // axis of each operand dim among all
+  const auto pair_up = [&](const Dims& in_a, const Dims& in_b) {
+    for (size_t i = 0; i < in_a.size(); ++i) of_a[in_a[i]] = of_b[in_b[i]] = new_axis(a.dim(in_a[i]));
+  };
+  pair_up(dims.lhs_contract, dims.rhs_contract);
+  const Dims summed = tpu::iota(sizes.size());
+  pair_up(dims.lhs_batch, dims.rhs_batch);
+  for (size_t i = 0; i < of_a.size(); ++i) {
+    if (of_a[i] < 0) of_a[i] = new_axis(a.dim(i));
+  }
+  for (size_t i = 0; i < of_b.size(); ++i) {
+    if (of_b[i] < 0) of_b[i] = new_axis(b.dim(i));
+  }
+  const Value products = multiply(broadcast_in_dim(a, sizes, of_a), broadcast_in_dim(b, sizes, of_b));
+  return reduce(products, Reducer::kAdd, summed);
+}
+
+/// The product in its accumulation type. The TPU compiler has no matrix product of 64-bit integers.
 Value product_of(const OpCall& call, Value a, Value b, const DotDims& dims) {
-  return dot_general(a, b, dims, accumulation_type(call, a.dtype()));
+  const DType dtype = accumulation_type(call, a.dtype());
+  if (a.dtype() == DType::kS64 || a.dtype() == DType::kU64) return sum_of_products(a, b, dims);
+  return dot_general(a, b, dims, dtype);
 }
 
 Value round_to_result(const OpCall& call, Value x) { return convert_like_torch(x, call.result_type().dtype); }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "lowering/indexing.h"
 #include "lowering/pooling.h"
 
 namespace tpu::lowering {
@@ -27,9 +28,10 @@ struct Bins {
   }
 };
 
-/// First entry and length of every bin, s64[out].
+/// First entry and length of every bin, [out]. 32 bits where they suffice: a TPU divides 64-bit integers by a long
+/// sequence, and its compiler takes over a second for each.
 std::pair<Value, Value> bounds_of(Builder& builder, const Bins& bins) {
-  const TensorType type{DType::kS64, {bins.out}};
+  const TensorType type{index_dtype((bins.out + 1) * bins.size + bins.out), {bins.out}};
   const auto constant = [&](int64_t value) { return builder.constant(value, type); };
   const Value number = stablehlo::iota(builder, type, 0);
   const Value start = stablehlo::divide(multiply(number, constant(bins.size)), constant(bins.out));
@@ -61,9 +63,9 @@ Value binned(Value x, const Bins& bins, Value fill) {
   Builder& builder = x.builder();
   const Dims table{bins.out, longest};
   const auto [start, length] = bounds_of(builder, bins);
-  const Value tap = stablehlo::iota(builder, {DType::kS64, table}, 1);
+  const Value tap = stablehlo::iota(builder, {start.dtype(), table}, 1);
   const Value entry = add(broadcast_in_dim(start, table, {0}), tap);
-  const Value last = builder.constant(bins.size - 1, TensorType{DType::kS64, table});
+  const Value last = builder.constant(bins.size - 1, tap.type());
   const Value picked = pick(x, bins.axis, reshape(minimum(entry, last), {bins.out * longest}));
   const Value inside = compare(tap, broadcast_in_dim(length, table, {0}), Compare::kLt);
   const auto axis = static_cast<int64_t>(bins.axis);

@@ -197,6 +197,7 @@ class Topology {
   ~Topology();
   Topology(const Topology&) = delete;
   Topology& operator=(const Topology&) = delete;
+  const std::string& platform_name() const { return platform_name_; }  // as Client's
   /// Throws Error{kPlugin} with the compiler's text if the program is refused.
   void compile_check(const std::string& stablehlo_text, const CompileOptions& options) const;
 
@@ -204,6 +205,7 @@ class Topology {
   Topology() = default;
   std::shared_ptr<const Plugin> plugin_;
   PJRT_TopologyDescription* topology_ = nullptr;
+  std::string platform_name_;
 };
 
 /// Registers an XLA FFI handler under `target` for `platform` ("Host", "CUDA").

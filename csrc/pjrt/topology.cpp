@@ -14,6 +14,10 @@ std::unique_ptr<Topology> Topology::create(std::shared_ptr<const Plugin> plugin,
   std::unique_ptr<Topology> topology(new Topology);
   topology->plugin_ = std::move(plugin);
   topology->topology_ = args.topology;
+  auto platform = make_args<PJRT_TopologyDescription_PlatformName_Args>();
+  platform.topology = args.topology;
+  call<&PJRT_Api::PJRT_TopologyDescription_PlatformName>(topology->plugin_->api(), platform);
+  topology->platform_name_.assign(platform.platform_name, platform.platform_name_size);
   return topology;
 }
 

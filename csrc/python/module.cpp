@@ -253,6 +253,23 @@ void bind_engine(py::module_& m) {
   m.def("_donation_stats", &donation_stats);
 }
 
+void bind_topologies(py::module_& m) {
+  py::class_<pjrt::Topology>(m, "Topology")
+      .def(py::init([](const std::string& provider, const std::string& name) {
+             const runtime::PluginChoice choice = runtime::find_provider(provider);
+             runtime::set_environment(choice);
+             return pjrt::Topology::create(pjrt::Plugin::load(choice.path), name, {});
+           }),
+           NoGil())
+      .def_property_readonly("platform", &pjrt::Topology::platform_name)
+      .def(
+          "compile_check",
+          [](const pjrt::Topology& topology, const std::string& text) {
+            topology.compile_check(text, runtime::compile_options(topology.platform_name()));
+          },
+          NoGil());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -260,6 +277,7 @@ PYBIND11_MODULE(_C, m) {
   bind_life_cycle(m);
   bind_devices(m);
   bind_engine(m);
+  bind_topologies(m);
   install_location_provider();
   bind_decomposer(m);
   set_interrupt_check(&check_signals);

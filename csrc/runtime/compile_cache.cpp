@@ -30,22 +30,22 @@ const pjrt::Executable& CompiledProgram::wait() {
   return *executable_;
 }
 
+// float32 stays float32 between fused operations, and min/max pass NaN on: XLA's defaults trade both away.
+pjrt::CompileOptions compile_options(const std::string& platform) {
+  pjrt::CompileOptions options;
+  const bool xla = platform == "cpu" || platform == "cuda";
+  if (xla) options.overrides["xla_allow_excess_precision"] = false;
+  if (platform == "cpu") options.overrides["xla_cpu_enable_fast_min_max"] = false;
+  return options;
+}
+
 CompileCache::CompileCache(const pjrt::Client& client, std::string environment_key, std::string directory,
                            int64_t limit_bytes, int threads)
     : client_(client),
-      options_(options_for(client)),
+      options_(compile_options(client.platform_name())),
       environment_key_(std::move(environment_key) + "\n" + options_.encode()),
       disk_(std::move(directory), limit_bytes),
       workers_(threads) {}
-
-// float32 stays float32 between fused operations, and min/max pass NaN on: XLA's defaults trade both away.
-pjrt::CompileOptions CompileCache::options_for(const pjrt::Client& client) {
-  pjrt::CompileOptions options;
-  const bool xla = client.platform_name() == "cpu" || client.platform_name() == "cuda";
-  if (xla) options.overrides["xla_allow_excess_precision"] = false;
-  if (client.platform_name() == "cpu") options.overrides["xla_cpu_enable_fast_min_max"] = false;
-  return options;
-}
 
 ProgramHandle CompileCache::get(CompileRequest request) {
   const uint64_t hash = fingerprint(request.text).high;

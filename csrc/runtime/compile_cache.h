@@ -59,6 +59,9 @@ struct CompileStats {
   std::vector<CompileEvent> recent;  // the last kRecent misses of the memory cache, oldest first
 };
 
+/// Options that every program is compiled with, by the name of the plugin's platform ("cpu", "tpu").
+pjrt::CompileOptions compile_options(const std::string& platform);
+
 class CompileCache {
  public:
   static constexpr size_t kRecent = 1000;
@@ -78,7 +81,6 @@ class CompileCache {
   const std::string& directory() const { return disk_.directory(); }
 
  private:
-  static pjrt::CompileOptions options_for(const pjrt::Client& client);
   void build(const ProgramHandle& program, const CompileRequest& request);
 
   const pjrt::Client& client_;

@@ -174,17 +174,6 @@ bool has_numbered(const fs::path& directory, std::string_view prefix) {
 // Leaves what the user has set.
 void set_variable(const char* name, const char* value) { setenv(name, value, /*overwrite=*/0); }
 
-void set_environment(const PluginChoice& choice) {
-  constexpr int kCompilerOutput = 5;  // TORCH_TPU_DEBUG level that shows it
-  // Every message that matters comes back as an error; 3 leaves fatal ones.
-  if (env::integer(env::kDebug, 0) < kCompilerOutput) set_variable("TF_CPP_MIN_LOG_LEVEL", "3");
-  if (choice.provider == "libtpu") {
-    set_variable("ALLOW_MULTIPLE_LIBTPU_LOAD", "1");
-    // Without a TPU the metadata server is not there either, and libtpu retries it for over a minute.
-    if (!tpu_present()) set_variable("TPU_SKIP_MDS_QUERY", "1");
-  }
-}
-
 }  // namespace
 
 void set_plugin_search_path(std::vector<std::string> directories) {
@@ -232,6 +221,17 @@ bool tpu_present(const fs::path& root) {
 }
 
 bool neuron_present(const fs::path& root) { return has_numbered(root / "dev", "neuron"); }
+
+void set_environment(const PluginChoice& choice) {
+  constexpr int kCompilerOutput = 5;  // TORCH_TPU_DEBUG level that shows it
+  // Every message that matters comes back as an error; 3 leaves fatal ones.
+  if (env::integer(env::kDebug, 0) < kCompilerOutput) set_variable("TF_CPP_MIN_LOG_LEVEL", "3");
+  if (choice.provider == "libtpu") {
+    set_variable("ALLOW_MULTIPLE_LIBTPU_LOAD", "1");
+    // Without a TPU the metadata server is not there either, and libtpu retries it for over a minute.
+    if (!tpu_present()) set_variable("TPU_SKIP_MDS_QUERY", "1");
+  }
+}
 
 void prepare_plugin(const PluginChoice& choice) {
   set_environment(choice);

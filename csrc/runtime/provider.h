@@ -1,8 +1,8 @@
 #pragma once
 // Which PJRT plugin to use, where it lies and how its client is created. One table (provider.cpp) has a row
 // per provider. The core knows nothing of Python, so the directories that hold installed packages are handed
-// in. Nothing here loads a plugin into this process. Thread-safe, except for prepare_plugin(), which changes
-// the process's environment and therefore must run before other threads read it.
+// in. Nothing here loads a plugin into this process. Thread-safe, except for set_environment() and
+// prepare_plugin(), which change the process's environment and therefore must run before other threads read it.
 
 #include <filesystem>
 #include <string>
@@ -45,8 +45,10 @@ bool tpu_present(const std::filesystem::path& root = "/");
 /// True if a NeuronCore is attached.
 bool neuron_present(const std::filesystem::path& root = "/");
 
-/// To be called once before the plugin is loaded: sets the environment variables it needs (those the user
-/// has set stay) and runs check_xla_flags().
+/// Sets the environment variables that the plugin needs before it is loaded; those the user has set stay.
+void set_environment(const PluginChoice& choice);
+
+/// To be called once before the plugin is loaded to run programs: set_environment() and check_xla_flags().
 void prepare_plugin(const PluginChoice& choice);
 
 /// XLA ends the process on a flag it does not know. When XLA_FLAGS is set, tpu_probe (installed beside this

@@ -132,6 +132,23 @@ def debug_level() -> int: ...
 def set_debug_level(level: int) -> None:
     """0 to 5, see docs/environment.md."""
 
+# -- compiling for hardware that is not there ------------------------------------------------------------------------
+
+@final
+class Topology:
+    """Devices of a kind that a plugin can compile for without having them. Starts no client; the engine may run on
+    another plugin in the same process. Constructing one sets the environment variables that the plugin needs."""
+
+    def __init__(self, provider: str, name: str) -> None:
+        """`provider` as in TORCH_TPU_PJRT_PLUGIN, paths excepted; `name` is the plugin's, such as "v5e:2x2".
+        RuntimeError says what to install, or why the plugin does not know the name."""
+    @property
+    def platform(self) -> str:
+        """The plugin's name of its platform: "tpu"."""
+    def compile_check(self, text: str) -> None:
+        """Compiles a StableHLO module with the options the engine uses on that platform and drops the result.
+        RuntimeError, or NotImplementedError, with the compiler's text if the program is refused."""
+
 # -- facts of the build ------------------------------------------------------------------------------------------------
 
 def operators() -> list[str]:

@@ -527,6 +527,12 @@ PJRT_Error* topology_destroy(PJRT_TopologyDescription_Destroy_Args& args) {
   return nullptr;
 }
 
+PJRT_Error* topology_platform_name(PJRT_TopologyDescription_PlatformName_Args& args) {
+  args.platform_name = "fake";
+  args.platform_name_size = 4;
+  return nullptr;
+}
+
 PJRT_Error* compile_for_topology(PJRT_Compile_Args& args) {
   args.executable = new PJRT_Executable(std::string(args.program->code, args.program->code_size));
   return nullptr;
@@ -599,6 +605,7 @@ void fill(PJRT_Api& api) {
   FAKE_ENTRY(PJRT_LoadedExecutable_Execute, execute);
   FAKE_ENTRY(PJRT_TopologyDescription_Create, topology_create);
   FAKE_ENTRY(PJRT_TopologyDescription_Destroy, topology_destroy);
+  FAKE_ENTRY(PJRT_TopologyDescription_PlatformName, topology_platform_name);
   FAKE_ENTRY(PJRT_Compile, compile_for_topology);
 }
 

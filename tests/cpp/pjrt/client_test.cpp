@@ -325,6 +325,7 @@ TEST_F(ClientTest, SerializeAndDeserialize) {
 
 TEST_F(ClientTest, Topologies) {
   const auto topology = Topology::create(plugin_, "fake:1x1", {});
+  EXPECT_EQ(topology->platform_name(), "fake");
   topology->compile_check("module", {});
   fail("PJRT_Compile", PJRT_Error_Code_INVALID_ARGUMENT, "does not fit");
   const Error error = error_of([&] { topology->compile_check("module", {}); });
