@@ -47,7 +47,8 @@ Value lower_series(Value a, Value x, Value wanted) {
 
 /// Q(a, x) by its continued fraction (modified Lentz), for x above a + 1.
 Value upper_fraction(Value a, Value x, Value wanted) {
-  constexpr double kTiny = 1e-300;
+  // Far below any b here, and within the range of float32: a TPU keeps a float64 as two of them.
+  constexpr double kTiny = 1e-30;
   auto nonzero = [&](Value v) { return hlo::select(lt(hlo::abs(v), kTiny), full_like(v, kTiny), v); };
   Value b = add(hlo::subtract(x, a), 1);
   Value d = rdiv(nonzero(b), 1);

@@ -17,7 +17,7 @@ from torch_tpu._internal import topology
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Files of csrc/lowering that hold no rows.
-HELPERS = {"helpers", "op_call", "table", "philox", "linear_algebra_loop"}
+HELPERS = {"helpers", "op_call", "table", "philox", "linear_algebra_loop", "indexing_core"}
 
 needs_libtpu = pytest.mark.skipif(
     not topology.libtpu_installed(), reason="libtpu is not installed: pip install -r requirements/test.txt"
@@ -33,7 +33,8 @@ def emit(folder: pathlib.Path, mode: str, dtype: str, calls: list[str]) -> dict[
         capture_output=True,
         text=True,
         timeout=1200,
-        env=os.environ | {"TORCH_TPU_DUMP_DIR": str(folder)},
+        # What the CPU plugin makes of the programs is not used, so it need not try hard.
+        env=os.environ | {"TORCH_TPU_DUMP_DIR": str(folder), "XLA_FLAGS": "--xla_backend_optimization_level=0"},
     )
     assert done.returncode == 0, done.stderr
     emitted: dict[str, str] = json.loads((folder / "calls.json").read_text())
@@ -53,21 +54,30 @@ def test_every_lowering_has_a_call() -> None:
     assert not missing, f"typical_calls.py has nothing for {sorted(missing)}"
 
 
+# Calls that `make test` leaves out, with the reason.
+SLOW = {
+    "elementwise_gamma": "half a minute: loops in float64, which a TPU emulates",
+    "elementwise__division_int64": "two seconds for one small operator",
+    "model__recurrent": "one long program; the operators are met elsewhere",
+}
+
+
 # Each call in fused mode is a program or a few; in strict mode it is one for each operator, so `make test` takes every
-# fourth call.
+# fifth call.
 @needs_libtpu
 @pytest.mark.parametrize(
     ("mode", "dtype", "stride"),
     [
         ("fused", "bfloat16", 1),
-        ("strict", "float32", 4),
+        ("strict", "float32", 5),
         pytest.param("strict", "float32", 1, marks=pytest.mark.slow),
         pytest.param("strict", "bfloat16", 1, marks=pytest.mark.slow),
         pytest.param("fused", "float32", 1, marks=pytest.mark.slow),
     ],
 )
 def test_typical_calls_compile_for_v5e(tmp_path: pathlib.Path, mode: str, dtype: str, stride: int) -> None:
-    calls = list(typical_calls.CALLS)[::stride]
+    full = os.environ.get("TORCH_TPU_TEST_FULL") == "1"
+    calls = [name for name in typical_calls.CALLS if full or name not in SLOW][::stride]
     emitted = emit(tmp_path / "programs", mode, dtype, calls)
     assert set(emitted.values()) == set(calls)  # or the engine wrote nothing, and nothing would be refused
     refused = refusals(tmp_path / "programs")

