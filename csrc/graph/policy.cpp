@@ -1,6 +1,8 @@
 #include "graph/policy.h"
 
+#include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "base/env.h"
 #include "graph/recorder.h"
@@ -21,16 +23,6 @@ std::atomic<Mode>& stored_mode() {
 }
 
 thread_local int open_scopes = 0;
-
-// A node as the next iteration of a loop would record it again: internal wires relative, parameters alike.
-uint64_t shape_of(const Recording& recording, const NodeRecord& node) {
-  uint64_t hash = node.plan->id;
-  for (size_t i = 0; i < node.plan->inputs.size(); ++i) {
-    const Wire& wire = recording.wires[node.first_wire + i];
-    hash = mix(hash, wire.external ? ~uint64_t{0} : node.first_output - wire.index);
-  }
-  return hash;
-}
 
 }  // namespace
 
@@ -60,21 +52,41 @@ OperatorScope::~OperatorScope() {
 const char* FlushPolicy::after_append(const Recording& recording) {
   const bool gathers = mode() == Mode::kFused || (mode() == Mode::kStrict && open_scopes > 0);
   if (!gathers) return "operator";
-  if (recording.nodes.size() >= kMaxNodes) return "node limit";
-  const auto node = static_cast<uint32_t>(recording.nodes.size() - 1);
-  const uint64_t hash = shape_of(recording, recording.nodes[node]);
-  Seen& seen = seen_[hash % kSlots];
-  const size_t period = seen.epoch == epoch_ && seen.hash == hash ? node - seen.node : 0;
-  seen = {hash, node, epoch_};
-  repeated_ = period != 0 && period == period_ ? repeated_ + 1 : 0;
-  period_ = period;
-  const bool whole = period != 0 && repeated_ >= std::max(period, kMinRepeated) && repeated_ % period == 0;
-  return whole ? "repeated pattern" : nullptr;
+  if (recording.nodes.size() >= kMaxNodes || cuts_long(recording)) return "node limit";
+  // Plans alone tell a repetition. How nodes are wired need not repeat literally: a loop that reads a tensor from
+  // before it has a longer way back every time. Programs are compared in full, so a wrong guess costs a compile at
+  // most.
+  const uint64_t plan = recording.nodes.back().plan->id;
+  Seen& seen = seen_[plan % kSlots];
+  if (period_ != 0 && history_[(position_ - period_) % kSlots] == plan) {
+    ++repeated_;
+  } else {
+    const bool known = seen.plan == plan && seen.position >= begin_ && position_ - seen.position < kSlots;
+    period_ = known ? position_ - seen.position : 0;
+    repeated_ = 0;
+  }
+  history_[position_ % kSlots] = plan;
+  seen = {plan, position_++};
+  goes_on_ = period_ != 0 && repeated_ >= std::max(period_, kMinRepeated) && repeated_ % period_ == 0;
+  return goes_on_ ? "repeated pattern" : nullptr;
+}
+
+bool FlushPolicy::cuts_long(const Recording& recording) const {
+  constexpr size_t kWindow = 16;
+  constexpr uint64_t kOneIn = 256;
+  const size_t count = recording.nodes.size();
+  if (count < kLongNodes) return false;
+  uint64_t hash = 0;
+  for (size_t i = count - kWindow; i < count; ++i) hash = mix(hash, recording.nodes[i].plan->id);
+  return hash % kOneIn == 0;
 }
 
 void FlushPolicy::reset() {
-  ++epoch_;
-  period_ = repeated_ = 0;
+  repeated_ = 0;
+  // A loop that was cut at its period is cut there again, after as many nodes: the same program.
+  if (std::exchange(goes_on_, false)) return;
+  begin_ = position_;
+  period_ = 0;
 }
 
 }  // namespace tpu::graph

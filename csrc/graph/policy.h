@@ -35,25 +35,33 @@ class OperatorScope {
 class FlushPolicy {
  public:
   static constexpr size_t kMaxNodes = 4096;
+  /// From here on a recording is cut where its last nodes hash to a certain value. Such places are few and lie at the
+  /// same nodes of every iteration, wherever a recording began: the pieces of a long step are soon all known.
+  static constexpr size_t kLongNodes = 1024;
   /// A repetition is cut only when the repeated part has at least this many nodes: shorter programs cost
   /// more to launch than they save.
   static constexpr size_t kMinRepeated = 128;
 
   /// Called after a node was appended: nullptr to go on, else why to launch now.
   const char* after_append(const Recording& recording);
+  /// Called when the recording was launched, for whatever reason.
   void reset();
 
  private:
+  bool cuts_long(const Recording& recording) const;
+
   static constexpr size_t kSlots = 4096;
   struct Seen {
-    uint64_t hash = 0;
-    uint32_t node = 0;
-    uint32_t epoch = 0;
+    uint64_t plan = 0;
+    uint64_t position = 0;
   };
-  std::array<Seen, kSlots> seen_{};
-  uint32_t epoch_ = 1;
+  std::array<Seen, kSlots> seen_{};         // where a plan was last, by plan id
+  std::array<uint64_t, kSlots> history_{};  // plan ids by position
+  uint64_t position_ = 0;                   // of the next node, counted from the start of the process
+  uint64_t begin_ = 0;                      // nodes before this one are not looked at
   size_t period_ = 0;
-  size_t repeated_ = 0;
+  size_t repeated_ = 0;  // nodes in a row that are the same as `period_` nodes before
+  bool goes_on_ = false;
 };
 
 }  // namespace tpu::graph

@@ -39,9 +39,9 @@ Value at_least_1d(Value x);
 
 /// i1, true where `x` is NaN (either part of a complex number); false everywhere for integers.
 Value is_nan(Value x);
-/// a / b, correctly rounded. XLA replaces a division by a broadcast divisor (every number, every row of statistics) by a
-/// product with its reciprocal: 82 / 41 becomes 1.9999999, and everything divided by 1e38 becomes 0, for the reciprocal is
-/// denormal.
+/// a / b, correctly rounded. XLA replaces a division by a broadcast divisor (every number, every row of statistics) by
+/// a product with its reciprocal: 82 / 41 becomes 1.9999999, and everything divided by 1e38 becomes 0, for the
+/// reciprocal is denormal.
 Value divide_exactly(Value a, Value b);
 
 /// PyTorch's conversion rules: float -> bool is `!= 0`, complex -> real takes the real part, float ->

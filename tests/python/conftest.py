@@ -49,8 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 # Defects that are known and not mended yet, by test and reason. One that passes fails the run, so that its entry goes.
-KNOWN_DEFECTS = {
-}
+KNOWN_DEFECTS = {}
 
 
 def _mark_known_defects(items: list[pytest.Item]) -> None:
