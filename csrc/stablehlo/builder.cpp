@@ -68,6 +68,15 @@ Value Builder::parameter(const TensorType& type, int aliased_output) {
 
 void Builder::set_aliased_output(size_t parameter, int output) { parameters_.at(parameter).aliased_output = output; }
 
+void Builder::note_transpose(Value transposed, Transpose from) {
+  transposes_.insert_or_assign(transposed.id(), std::move(from));
+}
+
+const Builder::Transpose* Builder::find_transpose(Value transposed) const {
+  const auto found = transposes_.find(transposed.id());
+  return found == transposes_.end() ? nullptr : &found->second;
+}
+
 void Builder::set_dot_precision(int precision) {
   ensure(precision >= 0 && precision <= 2, "set_dot_precision: 0, 1 or 2");
   dot_precision_ = precision;

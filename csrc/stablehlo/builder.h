@@ -81,6 +81,14 @@ class Builder {
   void set_dot_precision(int precision);
   int dot_precision() const { return dot_precision_; }
 
+  /// What `transposed` is the transpose of, with its axes: lowerings that have a choice can read the original.
+  struct Transpose {
+    Value operand;
+    Dims axes;
+  };
+  void note_transpose(Value transposed, Transpose from);
+  const Transpose* find_transpose(Value transposed) const;
+
   /// Reference valid as long as the builder.
   const TensorType& type_of(uint32_t id) const { return types_[id]; }
   size_t parameter_count() const { return parameters_.size(); }
@@ -100,7 +108,8 @@ class Builder {
   std::string body_;  // text of the innermost open block
   int depth_ = 0;     // number of open regions
   int dot_precision_ = 2;
-  std::unordered_map<std::string, Value> constants_;  // of the innermost open block
+  std::unordered_map<uint32_t, Transpose> transposes_;  // by id of the result
+  std::unordered_map<std::string, Value> constants_;    // of the innermost open block
 };
 
 /// "%12", as it stands in the text.

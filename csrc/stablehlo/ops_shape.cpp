@@ -69,7 +69,9 @@ Value transpose(Value x, const Dims& axes) {
   append_type(text, x.type());
   text += ") -> ";
   append_type(text, result);
-  return x.builder().emit_one(std::move(text), result);
+  const Value transposed = x.builder().emit_one(std::move(text), result);
+  x.builder().note_transpose(transposed, {x, axes});
+  return transposed;
 }
 
 Value slice(Value x, const Dims& start, const Dims& limit, const Dims& step) {

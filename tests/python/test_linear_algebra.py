@@ -292,3 +292,15 @@ def test_system_gradients() -> None:
     check_gradients(torch.linalg.slogdet, a)
     check_gradients(torch.linalg.cholesky, positive_definite(2, 4).requires_grad_())
     check_gradients(lambda a, b: torch.linalg.solve_triangular(a.tril(), b, upper=False), a, b)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32])
+def test_few_rows_times_a_transposed_weight(rows: int, dtype: torch.dtype) -> None:
+    """Products with few rows are spelled the other way round where the right operand is a transposed view."""
+    x, weight, bias = (torch.randint(-4, 5, shape).to(dtype) for shape in ((rows, 6), (7, 6), (7,)))
+    check(lambda x, w: x @ w.t(), x, weight)
+    check(lambda x, w, b: torch.addmm(b, x, w.t(), beta=2, alpha=3), x, weight, bias)
+    check(lambda x, w: torch.bmm(x.expand(3, -1, -1), w.expand(3, -1, -1).transpose(1, 2)), x, weight)
+    check(lambda x, w: x @ w.t()[:, 1:4], x, weight)
+    check(lambda x, w: (w[:rows] @ x.t()).mT, x, weight)
