@@ -17,21 +17,22 @@ import sys
 
 import torch
 import torch_tpu
+from torch_tpu._internal.decompositions import lookup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "operators.md"
-ROW = re.compile(r'\{(?:\.name = )?"([A-Za-z_0-9]+(?:\.[A-Za-z_0-9]+)?)",')
+NAME = re.compile(r'"([A-Za-z_0-9]+(?:\.[A-Za-z_0-9]+)?)"')
 KEY = "PrivateUse1"
 
 
-def families() -> dict[str, str]:
+def families(rows: set[str]) -> dict[str, str]:
     """Row name -> family, from the sources."""
     found: dict[str, str] = {}
     names = [p.stem for p in (ROOT / "csrc" / "lowering").glob("*.cpp")]
     for path in sorted((ROOT / "csrc" / "lowering").glob("*.cpp")):
         # normalization_layer.cpp belongs to normalization.cpp.
         owner = min((n for n in names if path.stem == n or path.stem.startswith(n + "_")), key=len)
-        for name in ROW.findall(path.read_text()):
+        for name in rows & set(NAME.findall(path.read_text())):
             found[name] = owner
     return found
 
@@ -62,7 +63,7 @@ def base_name(overload: str) -> str:
 
 def page() -> str:
     rows = set(torch_tpu.operators())
-    family_of = families()
+    family_of = families(rows)
     lost = sorted(rows - family_of.keys())
     if lost:
         raise SystemExit(f"rows whose source was not found: {', '.join(lost)}")
@@ -71,7 +72,12 @@ def page() -> str:
     )
     native = [o for o in overloads if kernel(full(o), KEY)]
     derived = [o for o in native if o not in rows]
-    host = [o for o in overloads if not kernel(full(o), KEY) and not composite(full(o)) and has_cpu(full(o))]
+    others = [o for o in overloads if not kernel(full(o), KEY) and not composite(full(o)) and has_cpu(full(o))]
+    host = [o for o in others if lookup(full(base_name(o)), o.partition(".")[2]) is None]
+    # An out= form is made of the functional form, which may be on the host itself.
+    on_host = {base_name(o) for o in host}
+    host = [o for o in others if base_name(o) in on_host]
+    decomposed = [o for o in others if base_name(o) not in on_host]
 
     by_family: dict[str, dict[str, set[str]]] = collections.defaultdict(lambda: collections.defaultdict(set))
     for row in sorted(rows):
@@ -82,14 +88,16 @@ def page() -> str:
         "Written by `tools/operators_page.py`; do not edit.",
         "",
         "A *row* is a lowering to StableHLO. In-place and out= forms of a row are derived from the schema, and",
-        "PyTorch's composite operators come for free: they are made of others. What has neither a row nor a",
-        "composite form runs on the host, with a warning, or is refused under `TORCH_TPU_HOST_FALLBACK=error`.",
+        "PyTorch's composite operators come for free: they are made of others. Some more are *decomposed*: PyTorch",
+        "describes them in Python, which runs once per signature. What has none of these runs on the host, with a",
+        "warning, or is refused under `TORCH_TPU_HOST_FALLBACK=error`.",
         "",
         "| | overloads |",
         "|---|---|",
         f"| rows | {len(rows)} |",
         f"| registered for the device: rows, forms derived from them, views and copies | {len(native)} |",
         f"| of these not in the table themselves | {len(derived)} |",
+        f"| decomposed | {len(decomposed)} |",
         f"| with a CPU kernel, and on the host here | {len(host)} |",
         "",
         "## Native, by family",
@@ -102,7 +110,8 @@ def page() -> str:
             forms = "" if variants == {"default"} else f" ({', '.join(sorted(variants))})"
             entries.append(f"`{name}`{forms}")
         lines += [", ".join(entries) + "."]
-    lines += ["", "## On the host", "", ", ".join(f"`{name}`" for name in sorted({base_name(o) for o in host})) + "."]
+    for title, names in (("Decomposed", decomposed), ("On the host", host)):
+        lines += ["", f"## {title}", "", ", ".join(f"`{name}`" for name in sorted({base_name(o) for o in names})) + "."]
     return "\n".join(lines) + "\n"
 
 
