@@ -53,6 +53,11 @@ def composite(name: str) -> bool:
     )
 
 
+def ends_in_out_form(overload: str) -> bool:
+    functional = full(base_name(overload))
+    return composite(functional) and not kernel(functional, "CompositeImplicitAutograd")
+
+
 def full(overload: str) -> str:
     return "aten::" + overload
 
@@ -74,8 +79,9 @@ def page() -> str:
     derived = [o for o in native if o not in rows]
     others = [o for o in overloads if not kernel(full(o), KEY) and not composite(full(o)) and has_cpu(full(o))]
     host = [o for o in others if lookup(full(base_name(o)), o.partition(".")[2]) is None]
-    # An out= form is made of the functional form, which may be on the host itself.
+    # An out= form is made of the functional form. That may be on the host itself, or call the out= form.
     on_host = {base_name(o) for o in host}
+    on_host |= {base_name(o) for o in others if ends_in_out_form(o)}
     host = [o for o in others if base_name(o) in on_host]
     decomposed = [o for o in others if base_name(o) not in on_host]
 

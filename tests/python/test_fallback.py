@@ -91,3 +91,26 @@ def test_core_operators_never_fall_back(operation: str) -> None:
     before = torch_tpu.host_fallbacks()
     eval(operation, {"torch": torch, "x": torch.ones(3, 3, device="tpu")})
     assert torch_tpu.host_fallbacks() == before
+
+
+def test_structured_operators_reach_the_host_once() -> None:
+    """Their functional forms call the out= forms, which are decomposed through the functional forms."""
+    run_python(
+        """
+        import torch, torch_tpu
+        a = torch.tensor([[4.0, 1.0], [1.0, 3.0]])
+        calls = {
+            "qr": lambda a: torch.linalg.qr(a).R.abs(),
+            "svd": lambda a: torch.linalg.svd(a).S,
+            "eigh": lambda a: torch.linalg.eigh(a).eigenvalues,
+            "lstsq": lambda a: torch.linalg.lstsq(a, a).solution,
+            "ldl": lambda a: torch.linalg.ldl_factor(a).LD,
+        }
+        for name, call in calls.items():
+            for _ in range(2):
+                torch.testing.assert_close(call(a.to("tpu")).cpu(), call(a))
+        counts = torch_tpu.host_fallbacks()
+        assert set(counts.values()) == {2}, counts
+        """,
+        TORCH_TPU_HOST_FALLBACK="silent",
+    )
