@@ -55,7 +55,8 @@ def composite(name: str) -> bool:
 
 def ends_in_out_form(overload: str) -> bool:
     functional = full(base_name(overload))
-    return composite(functional) and not kernel(functional, "CompositeImplicitAutograd")
+    known = functional in torch._C._dispatch_get_all_op_names()
+    return known and composite(functional) and not kernel(functional, "CompositeImplicitAutograd")
 
 
 def full(overload: str) -> str:

@@ -4,8 +4,10 @@
 #include <ATen/native/Resize.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "base/env.h"
 #include "base/location.h"
@@ -38,7 +40,23 @@ std::atomic<HostFallback>& stored_mode() {
   return mode;
 }
 
+// Operators that this thread decomposes at the moment. One that arrives at itself has no decomposition: PyTorch's
+// functional form of a structured operator makes empty tensors and calls the out= form, which we make of the
+// functional form.
+thread_local std::vector<c10::OperatorName> decomposing;
+
+class Decomposing {
+ public:
+  explicit Decomposing(const c10::OperatorName& name) { decomposing.push_back(name); }
+  Decomposing(const Decomposing&) = delete;
+  Decomposing& operator=(const Decomposing&) = delete;
+  ~Decomposing() { decomposing.pop_back(); }
+};
+
 bool run_decomposed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::OperatorName& name = op.operator_name();
+  if (std::find(decomposing.begin(), decomposing.end(), name) != decomposing.end()) return false;
+  const Decomposing in_progress(name);
   const TapeKey key(torch::jit::last(*stack, op.schema().arguments().size()));
   const graph::OperatorScope scope(key.device());
   if (const std::shared_ptr<const Tape> tape = find_tape(op, key)) {

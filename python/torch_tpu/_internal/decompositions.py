@@ -4,7 +4,6 @@ decomposition does and from then on replays it (csrc/aten/tape.h)."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -103,26 +102,10 @@ def _through_out(name: str, schema: Any, outs: list[str]) -> Callable[..., Any] 
     return None
 
 
-class _Running(threading.local):
-    """out= forms that this thread is computing through their functional forms."""
-
-    def __init__(self) -> None:
-        self.ops: set[Any] = set()
-
-
-_running = _Running()
-
-
 def _write_results(functional: Any, outs: list[str]) -> Callable[..., Any]:
     def out_form(*args: Any, **kwargs: Any) -> Any:
-        if functional in _running.ops:  # it makes empty tensors and calls the out= form: neither has a row
-            return NotImplemented
         targets = [kwargs.pop(name) for name in outs]
-        _running.ops.add(functional)
-        try:
-            results = functional(*args, **kwargs)
-        finally:
-            _running.ops.remove(functional)
+        results = functional(*args, **kwargs)
         if isinstance(results, torch.Tensor):
             results = (results,)
         for target, result in zip(targets, results, strict=True):
