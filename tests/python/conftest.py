@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -15,6 +16,12 @@ os.environ.setdefault("TORCH_TPU_CACHE_DIR", str(ROOT / "build" / "test-cache"))
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch_tpu  # noqa: E402
+
+
+# A shell that runs tests in the background ignores Ctrl-C for them, and children inherit that: then the tests of
+# interrupts would wait for ever.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> list[str]:
