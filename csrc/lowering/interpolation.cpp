@@ -11,6 +11,7 @@
 #include <numbers>
 
 #include "lowering/helpers.h"
+#include "lowering/indexing.h"
 
 namespace tpu::lowering {
 namespace {
@@ -219,17 +220,7 @@ Value pick(Value x, size_t axis, std::span<const int64_t> index) {
   bool in_order = count == x.dim(axis);
   for (int64_t i = 0; i < count && in_order; ++i) in_order = index[static_cast<size_t>(i)] == i;
   if (in_order) return x;
-  GatherDims dims;
-  Dims slice_sizes = x.dims();
-  slice_sizes[axis] = 1;
-  for (size_t i = 0; i < x.rank(); ++i) {
-    if (i != axis) dims.offset_dims.push_back(static_cast<int64_t>(i));
-  }
-  dims.collapsed_slice_dims = {static_cast<int64_t>(axis)};
-  dims.start_index_map = {static_cast<int64_t>(axis)};
-  dims.index_vector_dim = 1;
-  const Value indices = x.builder().constant(index, TensorType{DType::kS32, {count, 1}});
-  return gather(x, indices, dims, slice_sizes, std::is_sorted(index.begin(), index.end()));
+  return take_slices(x, x.builder().constant(index, TensorType{DType::kS32, {count}}), static_cast<int64_t>(axis));
 }
 
 /// Every entry repeated a whole number of times: the table of most nearest-neighbour enlargements. 0 otherwise.

@@ -39,20 +39,6 @@ std::pair<Value, Value> bounds_of(Builder& builder, const Bins& bins) {
   return {start, subtract(stablehlo::divide(above, constant(bins.out)), start)};
 }
 
-/// `indices` (any integer type, [n]) picked along `axis`.
-Value pick(Value x, size_t axis, Value indices) {
-  GatherDims dims;
-  Dims slice_sizes = x.dims();
-  slice_sizes[axis] = 1;
-  for (size_t i = 0; i < x.rank(); ++i) {
-    if (i != axis) dims.offset_dims.push_back(static_cast<int64_t>(i));
-  }
-  dims.collapsed_slice_dims = {static_cast<int64_t>(axis)};
-  dims.start_index_map = {static_cast<int64_t>(axis)};
-  dims.index_vector_dim = 1;
-  return gather(x, reshape(indices, {indices.dim(0), 1}), dims, slice_sizes, true);
-}
-
 /// `x` with its axis cut into [out, longest]; what lies past a bin's end is `fill` (0-d).
 Value binned(Value x, const Bins& bins, Value fill) {
   Dims split = x.dims();
@@ -66,9 +52,9 @@ Value binned(Value x, const Bins& bins, Value fill) {
   const Value tap = stablehlo::iota(builder, {start.dtype(), table}, 1);
   const Value entry = add(broadcast_in_dim(start, table, {0}), tap);
   const Value last = builder.constant(bins.size - 1, tap.type());
-  const Value picked = pick(x, bins.axis, reshape(minimum(entry, last), {bins.out * longest}));
-  const Value inside = compare(tap, broadcast_in_dim(length, table, {0}), Compare::kLt);
   const auto axis = static_cast<int64_t>(bins.axis);
+  const Value picked = take_slices(x, reshape(minimum(entry, last), {bins.out * longest}), axis);
+  const Value inside = compare(tap, broadcast_in_dim(length, table, {0}), Compare::kLt);
   return select(broadcast_in_dim(inside, split, {axis, axis + 1}), reshape(picked, split), broadcast_to(fill, split));
 }
 

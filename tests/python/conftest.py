@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import pathlib
+import signal
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -16,7 +16,6 @@ os.environ.setdefault("TORCH_TPU_CACHE_DIR", str(ROOT / "build" / "test-cache"))
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch_tpu  # noqa: E402
-
 
 # A shell that runs tests in the background ignores Ctrl-C for them, and children inherit that: then the tests of
 # interrupts would wait for ever.
