@@ -146,7 +146,7 @@ void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySe
         fits = false;
       }
       if (!fits) continue;
-      if (op_.elementwise_write) refuse_partial_overlap(signature, arguments);
+      if (!op_.written.empty()) refuse_partial_overlap(signature, arguments);
       launch(*found.plan, signature, stack);
       return;
     }
@@ -199,11 +199,13 @@ void RowKernel::resize_factory_output(at::ArrayRef<c10::IValue> arguments) const
   if (out.sizes() != meta.written[0].sizes()) resize_output(out, meta.written[0].sizes());
 }
 
-// A write here replaces a whole value, so any overlap would be well defined; PyTorch's kernels refuse it.
+// A write here replaces a whole value, so any overlap would be well defined. PyTorch's kernels refuse it, or give what
+// the order of their loops makes of it.
 void RowKernel::refuse_partial_overlap(const Signature& signature, at::ArrayRef<c10::IValue> arguments) const {
   for (size_t i : op_.written) {
     if (!arguments[i].isTensor()) continue;
     const at::Tensor& written = arguments[i].toTensor();
+    if (!written.defined()) continue;
     for (const TensorUse& use : signature.tensors) {
       if (use.tensor->is_same(written) || !use.tensor->is_alias_of(written)) continue;
       at::assert_no_partial_overlap(written, *use.tensor);

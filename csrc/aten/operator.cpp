@@ -138,7 +138,6 @@ Operator::Operator(c10::OperatorHandle handle_, c10::OperatorHandle functional_,
   }
   writes_several = written.size() > 1;
   for (size_t i : written) writes_several |= i < kinds.size() && kinds[i] == ArgKind::kTensorList;
-  elementwise_write = !written.empty() && functional.hasTag(at::Tag::pointwise);
   factory = form == Form::kOut && functional == handle;
   if (row->name == "native_batch_norm") written = {3, 4};  // its schema does not say that it updates them
 }

@@ -45,8 +45,6 @@ struct Operator {
   size_t returned = 0;          // results that are new tensors (kFunctional, kMutating)
   bool has_generator = false;
   bool writes_several = false;  // perhaps windows of one storage
-  /// Writes elements that PyTorch's kernels read and write in one pass: operands that overlap in part are refused.
-  bool elementwise_write = false;
   /// Makes its result from numbers alone (arange, linspace): they also decide the size of the out tensor.
   bool factory = false;
 

@@ -78,11 +78,11 @@ const DotDims kSumOfBatch{{}, {}, {0, 2}, {0, 1}};
 
 /// x @ weight.t() with few rows in x, as (weight @ x.t()).t(): the layer of a model that generates token by token.
 /// XLA:CPU walks along the rows of its left operand quickly, but down the columns of a transposed right one 7 times
-/// slower (one row), 2 times (eight rows).
+/// slower (one row), 2 times (eight rows). Not for narrow floats: XLA:CPU has no bfloat16 kernel of this form.
 std::optional<Value> few_rows_times_transposed(Value a, Value b, const DotDims& dims, DType dtype) {
   constexpr int64_t kFewRows = 8;
   const bool batch = &dims == &kBatch;
-  if ((&dims != &kMatrix && !batch) || a.dim(batch ? 1 : 0) > kFewRows) return std::nullopt;
+  if (a.dtype() != dtype || (&dims != &kMatrix && !batch) || a.dim(batch ? 1 : 0) > kFewRows) return std::nullopt;
   const auto* from = b.builder().find_transpose(b);
   const Dims swap = batch ? Dims{0, 2, 1} : Dims{1, 0};
   if (from == nullptr || !(from->axes == swap)) return std::nullopt;

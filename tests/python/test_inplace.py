@@ -288,6 +288,10 @@ def test_partly_overlapping_operands_are_refused_in_every_form() -> None:
             lambda x: torch.add(x[:4], 1, out=x[2:6]),
             lambda x: x[1:].lerp_(x[:-1], 0.5),
             lambda x: x.view(2, 4)[0].addcmul_(x[1:5], x[4:]),
+            lambda x: x[1:].copy_(x[:-1]),
+            lambda x: torch.cumsum(x[:4], 0, out=x[2:6]),
+            lambda x: x.index_add_(0, torch.arange(4, device=x.device), x[2:6]),
+            lambda x: x.view(4, 2).mul_(x[:2]),
         ):
             with pytest.raises(RuntimeError, match="single memory location"):
                 call(x)

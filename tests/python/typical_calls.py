@@ -307,7 +307,7 @@ def indexing_advanced(dtype: torch.dtype) -> object:
     y = x.detach().clone()
     y[rows] = 1
     y[2, 1:3] += 2
-    y.index_put_((rows, columns), y[0, :4], accumulate=True)
+    y.index_put_((rows, columns), y[0, :4].clone(), accumulate=True)
     y[y > 0] = 0
     return y.take(rows), y.as_strided((3, 3), (5, 2)), torch.nonzero_static(y, size=4), y.masked_fill(y < 0, 3)
 
