@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from helpers import DEVICE, check, every_mode  # noqa: F401
+from helpers import DEVICE, every_mode  # noqa: F401
 from torch import Tensor
 from torch_tpu import _C
 
@@ -132,7 +132,7 @@ def test_errors_name_the_users_line(custom: Custom) -> None:
     good, bad = torch.tensor([1], device=DEVICE), torch.tensor([7], device=DEVICE)
     for _ in range(2):
         op(x, good)
-        with pytest.raises(IndexError, match=r"index_select|test_decompositions\.py"):
+        with pytest.raises(IndexError, match=r"index_select.*test_decompositions\.py"):
             op(x, bad).cpu()
     assert custom.runs == 1
 
@@ -161,4 +161,3 @@ def test_encoder_layer() -> None:
         for _ in range(3):
             torch.testing.assert_close(layer(x.to(DEVICE)).cpu(), want)
     assert _C.tape_stats()["replays"] >= before + 2
-    check(torch.nn.functional.relu, x)

@@ -111,7 +111,8 @@ def test_layer_norm_shapes() -> None:
 
 
 def test_layer_norm_far_from_zero() -> None:
-    # The variance must not be a difference of squares: at 3000 float32 would lose it.
+    # The variance must not be a difference of squares: at 3000 float32 would lose it. The judge is float64, and float32
+    # rounds the mean of numbers near 3000 to 2.4e-4, which is how far a result may be off.
     x = torch.randn(4, 64) + 3000
     got = F.layer_norm(to_device(x), (64,)).cpu()
     torch.testing.assert_close(got, F.layer_norm(x.double(), (64,)).float(), rtol=1e-3, atol=1e-3)
@@ -123,9 +124,8 @@ def test_rms_norm(dtype: torch.dtype) -> None:
     if dtype.itemsize == 2:
         check_in_half(lambda x, w: F.rms_norm(x, (8,), w, 1e-6), x, weight)
         return
-    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {}
-    check(results_and_gradients(lambda x, w: F.rms_norm(x, (8,), w)), x, weight, **tolerance)
-    check(results_and_gradients(lambda x: F.rms_norm(x, (4, 8), eps=1e-3)), x, **tolerance)
+    check(results_and_gradients(lambda x, w: F.rms_norm(x, (8,), w)), x, weight)
+    check(results_and_gradients(lambda x: F.rms_norm(x, (4, 8), eps=1e-3)), x)
     check(lambda x: F.rms_norm(x * 1e-6, (8,)), x)  # small enough for the default eps to show
 
 

@@ -49,7 +49,7 @@ TEST_F(FlushPolicyTest, StrictLaunchesEveryNode) {
   for (uint64_t i = 1; i < 5; ++i) EXPECT_TRUE(append(i));
 }
 
-TEST_F(FlushPolicyTest, PartsOfOneOperatorGoTogetherInStrict) {
+TEST_F(FlushPolicyTest, AScopeWithoutADeviceGathersNothing) {
   set_mode(Mode::kStrict);
   const OperatorScope no_device(-1);
   EXPECT_TRUE(append(1));  // without a device nothing would launch it later
