@@ -294,8 +294,7 @@ void keep_tape(const c10::OperatorHandle& op, const TapeKey& key, std::shared_pt
   std::lock_guard lock(tapes_mutex);
   if (find_entry(op, key) != nullptr) return;
   kept.fetch_add(tape != nullptr, std::memory_order_relaxed);
-  all_tapes()[op.operator_name()].entries.emplace(table_hash(key),
-                                                  Tapes::Entry{key.words(), std::move(tape)});
+  all_tapes()[op.operator_name()].entries.emplace(table_hash(key), Tapes::Entry{key.words(), std::move(tape)});
 }
 
 TapeStats tape_stats() { return {kept.load(), replays.load()}; }
