@@ -1,5 +1,5 @@
-// fill_ (with a number) and zero_ of expanded tensors: every other write to those is refused, but to write one number twice is well
-// defined, and PyTorch allows it.
+// fill_ (with a number) and zero_ of expanded tensors: every other write to those is refused, but to write one number
+// twice is well defined, and PyTorch allows it.
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/as_strided.h>

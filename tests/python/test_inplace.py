@@ -301,7 +301,7 @@ def test_partly_overlapping_operands_are_refused_in_every_form() -> None:
 
 
 @pytest.mark.parametrize("write", ["fill_", "zero_"])
-def test_one_number_may_be_written_to_repeated_elements(each_mode: str, write: str) -> None:
+def test_one_number_may_be_written_to_repeated_elements(each_mode: str, write: str) -> None:  # noqa: F811
     def work(base: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         repeated = base[1:, None, :2].expand(2, 5, 2)
         result = repeated.zero_() if write == "zero_" else repeated.fill_(7)
