@@ -231,7 +231,7 @@ constexpr Row kRows[] = {
     {"prod.dim_int", prod_dim},
     {"amax", extreme_dims<Reducer::kMaximum>},
     {"amin", extreme_dims<Reducer::kMinimum>},
-    {"aminmax", aminmax},
+    {.name = "aminmax", .lower = aminmax, .exact_out = true},
     {"_aminmax", aminmax},
     {"_aminmax.dim", aminmax},
     {"max", extreme_all<Reducer::kMaximum>},
