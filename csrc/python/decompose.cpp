@@ -111,7 +111,8 @@ struct TapeHandle {
 class Tracing {
  public:
   explicit Tracing(aten::TapeRecorder* recorder)
-      : handle_(std::make_shared<TapeHandle>(TapeHandle{recorder})), modes_(c10::impl::TorchDispatchModeTLS::stack_len()) {}
+      : handle_(std::make_shared<TapeHandle>(TapeHandle{recorder})),
+        modes_(c10::impl::TorchDispatchModeTLS::stack_len()) {}
   Tracing(const Tracing&) = delete;
   Tracing& operator=(const Tracing&) = delete;
   ~Tracing() {
@@ -161,7 +162,9 @@ bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack, aten::TapeReco
 }  // namespace
 
 void bind_decomposer(py::module_& m) {
-  py::class_<TapeHandle, std::shared_ptr<TapeHandle>>(m, "Tape").def("step", &TapeHandle::step).def("give_up", &TapeHandle::give_up);
+  py::class_<TapeHandle, std::shared_ptr<TapeHandle>>(m, "Tape")
+      .def("step", &TapeHandle::step)
+      .def("give_up", &TapeHandle::give_up);
   m.def("tape_stats", [] {
     const aten::TapeStats stats = aten::tape_stats();
     return std::map<std::string, int64_t>{{"tapes", stats.tapes}, {"replays", stats.replays}};

@@ -174,7 +174,9 @@ def test_integer_reductions(name: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from((*INTEGERS, torch.bool)))
     x = data.draw(tensors(dtype, data.draw(st.sampled_from(SHAPES))))
     dim = data.draw(st.integers(-1, max(0, x.dim() - 1)))
-    hypothesis.assume(not (name == "median" and x.dtype is torch.bool))  # PyTorch's kernel has no bool; ours has
+    if name == "median":
+        hypothesis.assume(x.dtype is not torch.bool)  # PyTorch's kernel has no bool; ours has
+        x = x.contiguous()  # PyTorch's kernel is wrong for repeated elements: it partitions them in place
     function = REDUCTIONS_OF_INTEGERS[name]
     if name in ("argmax", "argmin"):
         assert_same(lambda t: t.gather(dim, function(t, dim, keepdim=True)) if t.dim() else function(t, dim), x)
@@ -382,6 +384,7 @@ def test_promotion(name: str, data: st.DataObject) -> None:
     hypothesis.assume({one, other} != {torch.float16, torch.complex64})  # complex of halves is not supported
     a = torch.tensor([1, 2, 3]).to(one)
     exact = name != "pow"
+    hypothesis.assume(exact or not (one is other is torch.bool))  # PyTorch's CPU kernel has no bool; ours has
     kinds = ("tensor", "zero_dim", "zero_dim_of_cpu", "number", "reversed")
     kind = data.draw(st.sampled_from(kinds if name != "cat" else kinds[:2]))
     if kind == "tensor":
