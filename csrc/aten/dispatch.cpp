@@ -13,6 +13,7 @@
 #include "device/errors.h"
 #include "device/generator.h"
 #include "device/storage.h"
+#include "graph/capture.h"
 #include "graph/recorder.h"
 
 namespace tpu::aten {
@@ -248,10 +249,18 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
     auto* state = dynamic_cast<device::GeneratorImpl*>(generator.unsafeGetGeneratorImpl());
     TORCH_CHECK(state != nullptr, "Expected a '", c10::Device(c10::DeviceType::PrivateUse1, signature.device),
                 "' generator device but found '", generator.device(), "'");
-    std::lock_guard lock(state->mutex_);
-    const auto philox = state->take(call.random_blocks);
-    words[*call.plan.random_slot] = philox.seed;
-    words[*call.plan.random_slot + 1] = philox.offset;
+    const auto draw = [generator, state, blocks = call.random_blocks] {
+      std::lock_guard lock(state->mutex_);
+      const auto philox = state->take(blocks);
+      return graph::RandomDraw{philox.seed, philox.offset};
+    };
+    if (graph::Capture* const capture = graph::Capture::current()) {
+      capture->next_random({draw});
+    } else {
+      const graph::RandomDraw drawn = draw();
+      words[*call.plan.random_slot] = drawn.seed;
+      words[*call.plan.random_slot + 1] = drawn.offset;
+    }
   }
 
   std::vector<at::Tensor> created;

@@ -252,13 +252,13 @@ class PlanBuilder {
     for (int64_t dim : *order) base.dims.push_back(meta.size(dim));
     const size_t bytes = base.bytes();
     call_->targets.push_back(-1 - static_cast<int32_t>(call_->created.size()));
-    call_->plan.outputs.push_back({std::move(base), static_cast<uint32_t>(result), *order, std::nullopt});
+    call_->plan.outputs.push_back({std::move(base), static_cast<uint32_t>(result), *order, {}, {}});
     call_->created.push_back(PlannedCall::NewTensor{Dims(meta.sizes()), strides, meta.scalar_type(), bytes});
   }
 
   void replace(size_t result, uint32_t use) {
     const TensorUse& tensor = signature_.tensors[use];
-    graph::OutputTemplate output{tensor.value->type(), static_cast<uint32_t>(result), {}, {}};
+    graph::OutputTemplate output{tensor.value->type(), static_cast<uint32_t>(result), {}, {}, {}};
     graph::OutputTemplate::Replace replace;
     replace.layout = layout_of(use);
     replace.dtype = to_dtype(tensor.tensor->scalar_type());
@@ -299,7 +299,7 @@ class PlanBuilder {
       const DType dtype = slot == Slot::kInt ? DType::kS64 : slot == Slot::kFloat ? DType::kF32 : DType::kF64;
       words.push_back(builder.parameter({dtype, {}}));
     }
-    graph::lower(plan, builder, {inputs, words});
+    graph::lower(plan, builder, {inputs, words}, {});
     for (auto& window : window_uses_) {
       if (window.layout.start_count() > 0) call_->windows.push_back(std::move(window));
     }

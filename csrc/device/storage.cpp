@@ -180,7 +180,7 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
     plan->slots.assign(std::get<graph::TensorRef>(plan->args[0]).layout.start_count(), graph::Slot::kInt);
     plan->results = {type};
     plan->promoted = type.dtype;
-    plan->outputs = {{type, 0, {0}, std::nullopt}};
+    plan->outputs = {{type, 0, {0}, std::nullopt, std::nullopt}};
     const std::vector<uint64_t> words(plan->slots.size(), 0);
     StorageSlot* target[] = {&slot};
     translate([&] { graph::Recorder::of(device).record(*plan, {old}, words, target, capture_location()); });

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "graph/program.h"
 #include "lowering/helpers.h"
 
 namespace tpu::graph {
@@ -64,7 +65,8 @@ Value make_output(const OutputTemplate& output, Value result, hlo::Builder& buil
 
 }  // namespace
 
-LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& values) {
+LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy) {
+  if (plan.body != nullptr) return lower_body(*plan.body, builder, values, policy);
   std::vector<lowering::Arg> args;
   const ArgumentBuilder make_argument(builder, values);
   for (const ArgTemplate& arg : plan.args) args.push_back(std::visit(make_argument, arg));
@@ -84,7 +86,7 @@ LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& val
     if (output.result < plan.results.size()) check_result(plan, output.result, result);
     node.outputs.push_back(make_output(output, result, builder, values, node.outputs));
   }
-  node.checks = call.checks();
+  for (const auto& check : call.checks()) node.checks.push_back({check.bad, check.code, check.message, {}, {}});
   return node;
 }
 

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/location.h"
 #include "graph/window.h"
 #include "lowering/op_call.h"
 #include "lowering/table.h"
@@ -58,7 +59,11 @@ struct OutputTemplate {
     Dims sizes;
   };
   std::optional<Replace> replace;
+  /// Input whose memory the output may take over although it is no window of it (results of captured graphs).
+  std::optional<uint32_t> takes_over;
 };
+
+struct CapturedBody;
 
 struct Plan {
   uint64_t id = 0;
@@ -71,6 +76,17 @@ struct Plan {
   std::vector<Slot> slots;
   std::optional<uint32_t> random_slot;  // seed and offset, two int slots
   std::vector<OutputTemplate> outputs;
+  /// Set for a captured graph (capture.h), which has no row: the nodes that make the outputs.
+  std::shared_ptr<const CapturedBody> body;
+};
+
+/// How programs are laid out for one kind of plugin.
+struct LayoutPolicy {
+  /// Put an optimization barrier after nodes whose row is marked heavy: XLA:CPU's large fusions recompute.
+  bool barrier_after_heavy = false;
+  /// The same after nodes with float16 results: LLVM, compiling for XLA:CPU, takes float32 → float16 → float32 within
+  /// one loop for nothing, so that fused programs would round less often than strict ones.
+  bool barrier_after_float16 = false;
 };
 
 /// The program inputs of one node, in a builder.
@@ -81,11 +97,19 @@ struct NodeValues {
 
 struct LoweredNode {
   std::vector<Value> outputs;
-  std::vector<lowering::OpCall::Check> checks;
+  struct Check {
+    Value bad;
+    Code code = Code::kIndex;
+    std::string message;
+    /// Of a node within a captured graph; otherwise the node's own are meant.
+    std::string name;
+    Location location;
+  };
+  std::vector<Check> checks;
 };
 
 /// Emits the plan's program text into `builder`. Throws Error if the lowering disagrees with the metadata.
-LoweredNode lower(const Plan& plan, stablehlo::Builder& builder, const NodeValues& values);
+LoweredNode lower(const Plan& plan, stablehlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy);
 
 uint64_t next_plan_id();
 

@@ -1,6 +1,8 @@
 #include "graph/program.h"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <set>
 
 #include "base/hash.h"
@@ -79,24 +81,6 @@ std::string label_of(const Recording& recording) {
   return label;
 }
 
-// A program result that finally replaces a parameter, through any number of in-place nodes, may take over
-// the parameter's memory.
-std::optional<uint32_t> replaced_parameter(const Recording& recording, uint32_t flat_output) {
-  for (;;) {
-    const auto node = std::find_if(recording.nodes.rbegin(), recording.nodes.rend(),
-                                   [&](const NodeRecord& n) { return n.first_output <= flat_output; });
-    const OutputTemplate& output = node->plan->outputs[flat_output - node->first_output];
-    if (output.replace && output.replace->after) {
-      flat_output = node->first_output + *output.replace->after;
-      continue;
-    }
-    if (!output.replace || !output.replace->input) return std::nullopt;
-    const Wire& wire = recording.wires[node->first_wire + *output.replace->input];
-    if (wire.external) return wire.index;
-    flat_output = wire.index;
-  }
-}
-
 }  // namespace
 
 void Recording::clear() {
@@ -109,6 +93,94 @@ void Recording::clear() {
   hash = 0;
 }
 
+std::optional<uint32_t> replaced_parameter(const Recording& recording, uint32_t flat_output) {
+  for (;;) {
+    const auto node = std::find_if(recording.nodes.rbegin(), recording.nodes.rend(),
+                                   [&](const NodeRecord& n) { return n.first_output <= flat_output; });
+    const OutputTemplate& output = node->plan->outputs[flat_output - node->first_output];
+    if (output.replace && output.replace->after) {
+      flat_output = node->first_output + *output.replace->after;
+      continue;
+    }
+    const std::optional<uint32_t> input = output.replace ? output.replace->input : output.takes_over;
+    if (!input) return std::nullopt;
+    const Wire& wire = recording.wires[node->first_wire + *input];
+    if (wire.external) return wire.index;
+    flat_output = wire.index;
+  }
+}
+
+namespace {
+
+struct LoweredNodes {
+  std::vector<Value> values;  // by flat output
+  std::vector<std::pair<uint32_t, LoweredNode::Check>> checks;
+};
+
+// `words_of` gives the words of a node by its number.
+LoweredNodes lower_nodes(hlo::Builder& builder, const Recording& recording, std::span<const Value> parameters,
+                         const std::function<std::vector<Value>(uint32_t)>& words_of, const LayoutPolicy& policy) {
+  LoweredNodes all;
+  for (uint32_t n = 0; n < recording.nodes.size(); ++n) {
+    const NodeRecord& node = recording.nodes[n];
+    std::vector<Value> inputs;
+    for (size_t i = 0; i < node.plan->inputs.size(); ++i) {
+      const Wire& wire = recording.wires[node.first_wire + i];
+      inputs.push_back(wire.external ? parameters[wire.index] : all.values[wire.index]);
+    }
+    const std::vector<Value> words = words_of(n);
+    LoweredNode lowered;
+    try {
+      lowered = lower(*node.plan, builder, {inputs, words}, policy);
+    } catch (const Error& error) {
+      const std::string where = describe(node.location);
+      throw Error(error.code(), node.plan->name + (where.empty() ? "" : " at " + where) + ": " + error.what());
+    }
+    const bool heavy = node.plan->row != nullptr && node.plan->row->heavy;
+    const bool barrier =
+        (policy.barrier_after_heavy && heavy) || (policy.barrier_after_float16 && makes_float16(*node.plan));
+    if (barrier && recording.nodes.size() > 1) lowered.outputs = hlo::optimization_barrier(lowered.outputs);
+    all.values.insert(all.values.end(), lowered.outputs.begin(), lowered.outputs.end());
+    for (auto& check : lowered.checks) all.checks.emplace_back(n, std::move(check));
+  }
+  return all;
+}
+
+Value constant_word(hlo::Builder& builder, Slot slot, uint64_t word) {
+  if (slot == Slot::kInt) return builder.constant(static_cast<int64_t>(word), {DType::kS64, {}});
+  return builder.constant(std::bit_cast<double>(word), {slot_dtype(slot), {}});
+}
+
+}  // namespace
+
+LoweredNode lower_body(const CapturedBody& body, hlo::Builder& builder, const NodeValues& values,
+                       const LayoutPolicy& policy) {
+  const Recording& recording = body.recording;
+  const auto words_of = [&](uint32_t n) {
+    const NodeRecord& node = recording.nodes[n];
+    std::vector<Value> words;
+    for (size_t i = 0; i < node.plan->slots.size(); ++i) {
+      const auto at = static_cast<uint32_t>(node.first_word + i);
+      const auto open = std::find(body.open_words.begin(), body.open_words.end(), at);
+      words.push_back(open != body.open_words.end()
+                          ? values.words[static_cast<size_t>(open - body.open_words.begin())]
+                          : constant_word(builder, node.plan->slots[i], recording.words[at]));
+    }
+    return words;
+  };
+  LoweredNodes lowered = lower_nodes(builder, recording, values.inputs, words_of, policy);
+  LoweredNode result;
+  for (uint32_t flat : body.results) result.outputs.push_back(lowered.values[flat]);
+  for (auto& [n, check] : lowered.checks) {
+    if (check.name.empty()) {
+      check.name = recording.nodes[n].plan->name;
+      check.location = recording.nodes[n].location;
+    }
+    result.checks.push_back(std::move(check));
+  }
+  return result;
+}
+
 std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,
                                        runtime::CompileCache& cache, std::string reason) {
   hlo::Builder builder;
@@ -118,33 +190,13 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
   std::vector<Value> parameters;
   for (const auto& value : recording.parameters) parameters.push_back(builder.parameter(value->type()));
   PackedWords packed(builder, recording);
-  std::vector<Value> values;  // by flat output
+  const auto words_of = [&](uint32_t n) { return packed.take(*recording.nodes[n].plan); };
+  LoweredNodes lowered = lower_nodes(builder, recording, parameters, words_of, policy);
+  const std::vector<Value>& values = lowered.values;
   std::vector<Value> flags;
-  for (uint32_t n = 0; n < recording.nodes.size(); ++n) {
-    const NodeRecord& node = recording.nodes[n];
-    std::vector<Value> inputs;
-    for (size_t i = 0; i < node.plan->inputs.size(); ++i) {
-      const Wire& wire = recording.wires[node.first_wire + i];
-      inputs.push_back(wire.external ? parameters[wire.index] : values[wire.index]);
-    }
-    const std::vector<Value> words = packed.take(*node.plan);
-    LoweredNode lowered;
-    try {
-      lowered = lower(*node.plan, builder, {inputs, words});
-    } catch (const Error& error) {
-      const std::string where = describe(node.location);
-      throw Error(error.code(), node.plan->name + (where.empty() ? "" : " at " + where) + ": " + error.what());
-    }
-    const bool barrier = (policy.barrier_after_heavy && node.plan->row->heavy) ||
-                         (policy.barrier_after_float16 && makes_float16(*node.plan));
-    if (barrier && recording.nodes.size() > 1) {
-      lowered.outputs = hlo::optimization_barrier(lowered.outputs);
-    }
-    values.insert(values.end(), lowered.outputs.begin(), lowered.outputs.end());
-    for (auto& check : lowered.checks) {
-      program->checks.push_back({n, check.code, std::move(check.message)});
-      flags.push_back(hlo::reshape(check.bad, {1}));
-    }
+  for (auto& [n, check] : lowered.checks) {
+    program->checks.push_back({n, check.code, std::move(check.message), std::move(check.name), check.location});
+    flags.push_back(hlo::reshape(check.bad, {1}));
   }
 
   std::vector<Value> results;

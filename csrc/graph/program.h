@@ -52,6 +52,9 @@ struct ProgramCheck {
   uint32_t node = 0;
   Code code = Code::kIndex;
   std::string message;
+  /// Of a node within a captured graph; otherwise the node's own are meant.
+  std::string name;
+  Location location;
 };
 
 struct Program {
@@ -63,14 +66,20 @@ struct Program {
   size_t memory = 0;  // bytes of host memory that it takes, roughly
 };
 
-/// How programs are laid out for one kind of plugin.
-struct LayoutPolicy {
-  /// Put an optimization barrier after nodes whose row is marked heavy: XLA:CPU's large fusions recompute.
-  bool barrier_after_heavy = false;
-  /// The same after nodes with float16 results: LLVM, compiling for XLA:CPU, takes float32 → float16 → float32 within
-  /// one loop for nothing, so that fused programs would round less often than strict ones.
-  bool barrier_after_float16 = false;
+/// The nodes of a captured graph. Which slots are operands of the graph's plan is known when it is captured: the
+/// random ones. All other words are constants.
+struct CapturedBody {
+  Recording recording;               // holds no values
+  std::vector<uint32_t> open_words;  // words of the recording that are operands of the plan, in the order of its slots
+  std::vector<uint32_t> results;     // flat output of each output of the plan
 };
+
+/// Emits the nodes of a captured graph.
+LoweredNode lower_body(const CapturedBody& body, stablehlo::Builder& builder, const NodeValues& values,
+                       const LayoutPolicy& policy);
+
+/// The parameter that a flat output finally replaces, through any number of in-place nodes.
+std::optional<uint32_t> replaced_parameter(const Recording& recording, uint32_t flat_output);
 
 /// Emits text and requests the compile. Throws what a lowering throws, naming the node.
 std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,

@@ -7,6 +7,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/waiting.h"
+#include "graph/capture.h"
 #include "lowering/helpers.h"
 #include "runtime/memory_stats.h"
 
@@ -24,7 +25,19 @@ std::vector<lowering::Value> lower_zeros(const lowering::OpCall& call) {
   return {call.builder().constant(0.0, call.result_type(0))};
 }
 
-// The node that gives an allocated but never written value its (zero) contents.
+size_t program_memory() {
+  const int64_t megabytes = env::integer(env::kProgramMemoryMb, kProgramMemoryMb);
+  if (megabytes < 0) throw Error(Code::kValue, std::string(env::kProgramMemoryMb) + " must not be negative");
+  return static_cast<size_t>(megabytes) << 20;
+}
+
+std::string place_of(const std::string& name, const Location& location) {
+  const std::string where = describe(location);
+  return where.empty() ? name : name + " at " + where;
+}
+
+}  // namespace
+
 const Plan& zeros_plan(const TensorType& type) {
   static const lowering::Row row{.name = "zeros", .lower = lower_zeros};
   static auto* const plans = new std::unordered_multimap<uint64_t, std::unique_ptr<Plan>>;
@@ -41,22 +54,9 @@ const Plan& zeros_plan(const TensorType& type) {
   plan->row = &row;
   plan->name = "empty";
   plan->results = {type};
-  plan->outputs = {{type, 0, iota(type.rank()), std::nullopt}};
+  plan->outputs = {{type, 0, iota(type.rank()), std::nullopt, std::nullopt}};
   return *plans->emplace(hash, std::move(plan))->second;
 }
-
-size_t program_memory() {
-  const int64_t megabytes = env::integer(env::kProgramMemoryMb, kProgramMemoryMb);
-  if (megabytes < 0) throw Error(Code::kValue, std::string(env::kProgramMemoryMb) + " must not be negative");
-  return static_cast<size_t>(megabytes) << 20;
-}
-
-std::string place_of(const std::string& name, const Location& location) {
-  const std::string where = describe(location);
-  return where.empty() ? name : name + " at " + where;
-}
-
-}  // namespace
 
 // ---- launching ---------------------------------------------------------------------------------------
 
@@ -147,7 +147,8 @@ class LaunchTask final : public runtime::Task {
       Recorder::FlagSet set{std::move(result.outputs.back()), shared, {}};
       for (const ProgramCheck& check : program.checks) {
         const NodeRecord& node = recording.nodes[check.node];
-        set.nodes.emplace_back(node.plan->name, node.location);
+        const bool own = check.name.empty();
+        set.nodes.emplace_back(own ? node.plan->name : check.name, own ? node.location : check.location);
       }
       std::lock_guard lock(recorder_.flags_mutex_);
       recorder_.flags_.push_back(std::move(set));
@@ -327,6 +328,10 @@ void Recorder::append(const Plan& plan, std::span<const ValueRef> inputs, std::s
 
 void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::span<const uint64_t> words,
                       std::span<runtime::StorageSlot* const> targets, Location location) {
+  if (Capture* const capture = Capture::current()) {
+    capture->record(device_, plan, inputs, words, targets, location);
+    return;
+  }
   std::vector<ValueRef> outputs;
   outputs.reserve(plan.outputs.size());
   const bool debug = mode() == Mode::kDebug;
@@ -431,6 +436,7 @@ void Recorder::flush(const char* reason) {
 }
 
 void Recorder::wait(const ValueRef& value) {
+  if (const Capture* const capture = Capture::current()) capture->refuse_to_read(*value);
   if (value->state() == State::kUndefined) {
     const Location here = capture_location();  // may need the GIL, so before the lock
     std::lock_guard lock(mutex_);

@@ -18,6 +18,9 @@ namespace tpu::graph {
 
 class LaunchTask;
 
+/// The plan that gives an allocated but never written value its (zero) contents.
+const Plan& zeros_plan(const TensorType& type);
+
 class Recorder {
  public:
   /// The recorder of a device; creates the client at first use.

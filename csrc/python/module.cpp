@@ -18,6 +18,7 @@
 #include "device/generator.h"
 #include "graph/recorder.h"
 #include "lowering/table.h"
+#include "python/capture.h"
 #include "python/decompose.h"
 #include "python/exit.h"
 #include "python/user_frame.h"
@@ -280,6 +281,7 @@ PYBIND11_MODULE(_C, m) {
   bind_topologies(m);
   install_location_provider();
   bind_decomposer(m);
+  bind_capture(m);
   set_interrupt_check(&check_signals);
   install_exit_handler();
   aten::register_rows();

@@ -157,6 +157,35 @@ def operators() -> list[str]:
 def build_info() -> dict[str, str]:
     """torch_version (that of the headers), compiler, sanitizers."""
 
+# -- captured graphs, see csrc/graph/capture.h --------------------------------------------------------------------------
+
+class CapturedCall:
+    """A captured graph."""
+
+    def __call__(self, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Launches it. Tensors must be as those that it was captured with: TypeError or RuntimeError otherwise."""
+
+    @property
+    def nodes(self) -> int:
+        """Operators in it."""
+
+class GraphCapture:
+    """While open, operators of this thread are set aside instead of launched."""
+
+    def __init__(self, device: int) -> None: ...
+    def argument(self, like: torch.Tensor) -> torch.Tensor:
+        """A tensor without contents that stands for the next argument, of the sizes, strides and dtype of `like`."""
+
+    def finish(self, results: list[torch.Tensor]) -> CapturedCall:
+        """The graph that gives `results`."""
+
+    def close(self) -> None:
+        """Ends the capture. What it made and is no result of a graph can never be read."""
+
+    @property
+    def blocked(self) -> str:
+        """Why something that was called could not be captured; empty while all could."""
+
 # -- decompositions, see csrc/aten/tape.h ------------------------------------------------------------------------------
 
 class Tape:

@@ -112,6 +112,13 @@ def _register(name: str, engine: ModuleType) -> None:
     os.register_at_fork(after_in_child=engine.after_fork_in_child)
     atexit.register(engine.drain, _DRAIN_SECONDS)
     lazy.after_import("torch._dynamo.device_interface", _register_dynamo_interface)
+    lazy.after_import("torch._inductor.compile_fx", _register_default_backend)
+
+
+def _register_default_backend(module: ModuleType) -> None:
+    from torch_tpu.compile.backend import use_by_default
+
+    use_by_default(module)
 
 
 def _register_dynamo_interface(module: ModuleType) -> None:

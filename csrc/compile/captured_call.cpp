@@ -1,0 +1,218 @@
+#include "compile/captured_call.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+
+#include "aten/call_site.h"
+#include "device/errors.h"
+#include "device/storage.h"
+#include "graph/recorder.h"
+
+namespace tpu::compile {
+
+using runtime::ValueRef;
+
+namespace {
+
+at::TensorOptions options_of(c10::ScalarType dtype, c10::DeviceIndex device) {
+  return at::TensorOptions().dtype(dtype).device(c10::Device(c10::DeviceType::PrivateUse1, device));
+}
+
+bool repeats_elements(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (strides[i] == 0 && sizes[i] > 1) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// ---- capturing ---------------------------------------------------------------------------------------
+
+at::Tensor GraphCapture::argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return device::translate([&] {
+    const at::TensorOptions options = options_of(dtype, device_);
+    // An expanded argument is one whose elements were written out.
+    at::Tensor tensor = repeats_elements(sizes, strides) ? at::empty(sizes, options)
+                                                         : at::empty_strided(sizes, strides, options);
+    runtime::StorageSlot& slot = device::slot_of(tensor);
+    ValueRef value = capture_.argument(slot.load()->type());
+    slot.store(value);
+    arguments_.push_back({tensor, std::move(value)});
+    return tensor;
+  });
+}
+
+std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results) {
+  return device::translate([&] {
+    auto call = std::make_shared<CapturedCall>();
+    call->device_ = device_;
+    std::vector<ValueRef> values;
+    std::vector<const c10::StorageImpl*> storages;
+    for (const at::Tensor& tensor : results) {
+      CapturedCall::Result result;
+      if (!tensor.defined() || !tensor.device().is_privateuseone()) {
+        result.constant = tensor;
+        call->results_.push_back(std::move(result));
+        continue;
+      }
+      result.sizes = tensor.sizes();
+      result.strides = tensor.strides();
+      result.offset = tensor.storage_offset();
+      result.dtype = tensor.scalar_type();
+      const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+      const auto argument = std::find_if(arguments_.begin(), arguments_.end(), [&](const Argument& a) {
+        return a.tensor.storage().unsafeGetStorageImpl() == storage;
+      });
+      ValueRef value = device::slot_of(tensor).load();
+      if (argument != arguments_.end()) {
+        result.kind = CapturedCall::Result::Kind::kArgument;
+        result.source = static_cast<size_t>(argument - arguments_.begin());
+      } else if (capture_.made(*value)) {
+        result.kind = CapturedCall::Result::Kind::kMade;
+        const auto known = std::find(storages.begin(), storages.end(), storage);
+        result.source = static_cast<size_t>(known - storages.begin());
+        if (known == storages.end()) {
+          storages.push_back(storage);
+          call->storages_.push_back(value->type());
+          values.push_back(std::move(value));
+        }
+      } else if (value->state() == runtime::Value::State::kUndefined) {
+        result.kind = CapturedCall::Result::Kind::kEmpty;
+      } else {
+        result.constant = tensor;
+      }
+      call->results_.push_back(std::move(result));
+    }
+    std::vector<int32_t> replaces(values.size(), -1);
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      const at::Tensor& tensor = arguments_[i].tensor;
+      ValueRef value = device::slot_of(tensor).load();
+      CapturedCall::Argument argument{{}, {}, tensor.scalar_type(), arguments_[i].value->type(), {}};
+      argument.sizes = tensor.sizes();
+      argument.strides = tensor.strides();
+      if (!(value == arguments_[i].value)) {
+        argument.written = values.size();
+        values.push_back(std::move(value));
+        replaces.push_back(static_cast<int32_t>(i));
+      }
+      call->arguments_.push_back(std::move(argument));
+    }
+    call->graph_ = &capture_.finish(values, replaces);
+    return std::shared_ptr<const CapturedCall>(std::move(call));
+  });
+}
+
+// ---- calling -----------------------------------------------------------------------------------------
+
+void CapturedCall::check(size_t number, const at::Tensor& given) const {
+  const Argument& wanted = arguments_[number];
+  TORCH_CHECK(given.device() == c10::Device(c10::DeviceType::PrivateUse1, device_), "argument ", number,
+              " of a captured graph is on ", given.device(), ", the graph on tpu:", static_cast<int>(device_));
+  TORCH_CHECK_TYPE(given.scalar_type() == wanted.dtype, "argument ", number, " of a captured graph has dtype ",
+                   given.scalar_type(), " instead of ", wanted.dtype);
+  TORCH_CHECK(given.sizes() == at::IntArrayRef(wanted.sizes), "argument ", number, " of a captured graph has sizes ",
+              given.sizes(), " instead of ", at::IntArrayRef(wanted.sizes));
+}
+
+at::Tensor CapturedCall::dense_copy(const Argument& wanted, const at::Tensor& given) const {
+  at::Tensor copy = at::empty_strided(wanted.sizes, wanted.strides, given.options());
+  copy.copy_(given);
+  return copy;
+}
+
+at::Tensor CapturedCall::view(const Result& result, const at::Tensor& base) const {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(base.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(result.dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes, result.strides, result.offset);
+  return tensor;
+}
+
+std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  TORCH_CHECK(given.size() == arguments_.size(), "a captured graph takes ", arguments_.size(), " arguments, got ",
+              given.size());
+  std::vector<at::Tensor> arguments(given.begin(), given.end());
+  std::vector<ValueRef> values;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    check(i, arguments[i]);
+    const Argument& wanted = arguments_[i];
+    ValueRef value = device::slot_of(arguments[i]).load();
+    const bool plain = arguments[i].storage_offset() == 0 && value->type() == wanted.base &&
+                       arguments[i].strides() == at::IntArrayRef(wanted.strides) && !arguments[i].is_conj() &&
+                       !arguments[i].is_neg();
+    if (!plain) {
+      arguments[i] = dense_copy(wanted, arguments[i]);
+      value = device::slot_of(arguments[i]).load();
+    }
+    values.push_back(std::move(value));
+  }
+
+  const graph::Plan& plan = graph_->plan;
+  std::vector<at::Tensor> bases(storages_.size());
+  for (const Result& result : results_) {
+    if (result.kind != Result::Kind::kMade || bases[result.source].defined()) continue;
+    bases[result.source] =
+        device::make_tensor(storages_[result.source].bytes(), result.sizes, result.strides, result.dtype, device_);
+  }
+  std::vector<runtime::StorageSlot*> targets;
+  for (const at::Tensor& base : bases) targets.push_back(&device::slot_of(base));
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments_[i].written) targets.push_back(&device::slot_of(arguments[i]));
+  }
+
+  std::vector<uint64_t> words(plan.slots.size(), 0);
+  if (graph::Capture* const outer = graph::Capture::current()) {
+    outer->next_random(graph_->draws);
+  } else {
+    for (size_t i = 0; i < graph_->draws.size(); ++i) {
+      const graph::RandomDraw draw = graph_->draws[i]();
+      words[2 * i] = draw.seed;
+      words[2 * i + 1] = draw.offset;
+    }
+  }
+  std::vector<ValueRef> inputs;
+  size_t next_constant = 0;
+  for (int32_t source : graph_->sources) {
+    inputs.push_back(source < 0 ? graph_->constants[next_constant++] : values[static_cast<size_t>(source)]);
+  }
+  values.clear();  // the recorder must hold the only references of ours
+  if (!targets.empty()) {
+    device::translate([&] {
+      graph::Recorder::of(device_).record(plan, std::move(inputs), words, targets, aten::call_site());
+    });
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments_[i].written && !arguments[i].is_same(given[i])) given[i].copy_(arguments[i]);
+  }
+
+  std::vector<at::Tensor> results;
+  for (const Result& result : results_) {
+    switch (result.kind) {
+      case Result::Kind::kConstant:
+        results.push_back(result.constant);
+        break;
+      case Result::Kind::kEmpty:
+        results.push_back(at::empty_strided(result.sizes, result.strides, options_of(result.dtype, device_)));
+        break;
+      case Result::Kind::kArgument: {
+        const at::Tensor& argument = given[result.source];
+        const Argument& form = arguments_[result.source];
+        const bool whole = result.offset == 0 && result.sizes == form.sizes && result.strides == form.strides &&
+                           result.dtype == form.dtype;
+        results.push_back(whole ? argument : view(result, arguments[result.source]));
+        break;
+      }
+      case Result::Kind::kMade:
+        results.push_back(view(result, bases[result.source]));
+        break;
+    }
+  }
+  return results;
+}
+
+}  // namespace tpu::compile

@@ -1,0 +1,77 @@
+#pragma once
+// Captured graphs of tensors: what torch.compile's backend makes of a graph once, and calls afterwards. Capturing runs
+// the graph's operators through the ordinary dispatch on tensors that have no contents; graph/capture.h sets their nodes
+// aside.
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "graph/capture.h"
+
+namespace tpu::compile {
+
+/// A finished graph: tensors in, tensors out, one node for the recorder. Immutable; called by any thread.
+class CapturedCall {
+ public:
+  /// `arguments` have the sizes, strides, dtypes and device of those that the graph was captured with. Raises TypeError
+  /// or RuntimeError if not. Arguments that the graph wrote to are written.
+  std::vector<at::Tensor> operator()(at::TensorList arguments) const;
+
+  size_t nodes() const { return graph_->plan.body->recording.nodes.size(); }
+
+ private:
+  friend class GraphCapture;
+
+  struct Argument {
+    c10::SmallVector<int64_t, 5> sizes, strides;
+    c10::ScalarType dtype = c10::ScalarType::Undefined;
+    TensorType base;
+    std::optional<size_t> written;  // output of the plan that is its new value
+  };
+  struct Result {
+    enum class Kind : uint8_t { kMade, kEmpty, kArgument, kConstant };
+    Kind kind = Kind::kConstant;
+    size_t source = 0;  // storage or argument
+    c10::SmallVector<int64_t, 5> sizes, strides;
+    int64_t offset = 0;
+    c10::ScalarType dtype = c10::ScalarType::Undefined;
+    at::Tensor constant;
+  };
+
+  at::Tensor dense_copy(const Argument& wanted, const at::Tensor& given) const;
+  void check(size_t number, const at::Tensor& given) const;
+  at::Tensor view(const Result& result, const at::Tensor& base) const;
+
+  c10::DeviceIndex device_;
+  const graph::CapturedGraph* graph_;
+  std::vector<Argument> arguments_;
+  std::vector<TensorType> storages_;  // one per new storage, the first outputs of the plan
+  std::vector<Result> results_;
+};
+
+/// A capture in progress on the calling thread. Reading a value, and whatever else needs one, raises RuntimeError.
+class GraphCapture {
+ public:
+  explicit GraphCapture(c10::DeviceIndex device) : device_(device), capture_(device) {}
+
+  /// A tensor that stands for the next argument.
+  at::Tensor argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype);
+  /// Ends the capture with the graph's results. Undefined tensors stay undefined.
+  std::shared_ptr<const CapturedCall> finish(at::TensorList results);
+  /// Why something that was called could not be captured; empty while all could.
+  const std::string& blocked() const { return capture_.blocked(); }
+
+ private:
+  const c10::DeviceIndex device_;
+  graph::Capture capture_;
+  struct Argument {
+    at::Tensor tensor;
+    runtime::ValueRef value;
+  };
+  std::vector<Argument> arguments_;
+};
+
+}  // namespace tpu::compile

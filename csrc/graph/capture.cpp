@@ -1,0 +1,161 @@
+#include "graph/capture.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "graph/recorder.h"
+
+namespace tpu::graph {
+
+using runtime::ValueRef;
+using DeviceValue = runtime::Value;
+using State = DeviceValue::State;
+
+namespace {
+
+thread_local Capture* active = nullptr;
+
+std::shared_ptr<const Error> never_computed() {
+  return std::make_shared<const Error>(
+      Code::kInvalidArgument, "this tensor was made while a graph was captured, and is not one of the graph's results");
+}
+
+}  // namespace
+
+Capture::Capture(int device) : device_(device), outer_(std::exchange(active, this)) {}
+
+Capture::~Capture() {
+  active = outer_;
+  const auto error = never_computed();
+  for (const ValueRef& value : keep_) {
+    const auto wire = wires_.find(value.get());
+    const bool from_outside = wire->second.external && sources_[wire->second.index] < 0;
+    if (!from_outside && value->state() != State::kReady && value->state() != State::kUndefined) value->fail(error);
+  }
+}
+
+Capture* Capture::current() { return active; }
+
+ValueRef Capture::argument(TensorType type) {
+  ValueRef value(new DeviceValue(std::move(type), device_, State::kLaunched));
+  wires_[value.get()] = {true, static_cast<uint32_t>(recording_.parameters.size())};
+  recording_.parameters.push_back(value);
+  sources_.push_back(arguments_++);
+  keep_.push_back(value);
+  return value;
+}
+
+void Capture::append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words,
+                     Location location) {
+  const auto first_word = static_cast<uint32_t>(recording_.words.size());
+  recording_.nodes.push_back({&plan, location, static_cast<uint32_t>(recording_.wires.size()), first_word,
+                              static_cast<uint32_t>(recording_.outputs.size())});
+  recording_.wires.insert(recording_.wires.end(), wires.begin(), wires.end());
+  recording_.words.insert(recording_.words.end(), words.begin(), words.end());
+  // A captured graph has no words but those of its random nodes.
+  const uint32_t first_open = first_word + plan.random_slot.value_or(0);
+  const auto draws = static_cast<uint32_t>(plan.random_slot ? 1 : plan.body != nullptr ? plan.slots.size() / 2 : 0);
+  ensure(next_draws_.size() == draws, "a node was captured with other random operators than it has");
+  for (uint32_t i = 0; i < 2 * draws; ++i) open_words_.push_back(first_open + i);
+  for (DrawRandom& draw : std::exchange(next_draws_, {})) draws_.push_back(std::move(draw));
+  for (const OutputTemplate& output : plan.outputs) {
+    ValueRef value(new DeviceValue(output.base, device_, State::kPending));
+    wires_[value.get()] = {false, static_cast<uint32_t>(recording_.outputs.size())};
+    recording_.outputs.push_back(value);
+    keep_.push_back(std::move(value));
+  }
+}
+
+Wire Capture::wire_of(const ValueRef& input, Location location) {
+  if (const auto found = wires_.find(input.get()); found != wires_.end()) return found->second;
+  Wire wire;
+  if (input->state() == State::kUndefined) {
+    // Memory that nothing has written yet. Whatever is written later is not what this graph reads.
+    append(zeros_plan(input->type()), {}, {}, location);
+    wire = {false, static_cast<uint32_t>(recording_.outputs.size() - 1)};
+  } else {
+    if (input->state() == State::kPending) Recorder::of(device_).flush("captured");
+    wire = {true, static_cast<uint32_t>(recording_.parameters.size())};
+    recording_.parameters.push_back(input);
+    sources_.push_back(-1);
+    constants_.push_back(input);
+  }
+  wires_[input.get()] = wire;
+  keep_.push_back(input);
+  return wire;
+}
+
+void Capture::record(int device, const Plan& plan, std::span<const ValueRef> inputs, std::span<const uint64_t> words,
+                     std::span<runtime::StorageSlot* const> targets, Location location) {
+  if (device != device_) {
+    block("an operator on another device was called");
+  }
+  refuse_to_write(targets);
+  std::vector<Wire> wires;
+  for (const ValueRef& input : inputs) wires.push_back(wire_of(input, location));
+  append(plan, wires, words, location);
+  const size_t first = recording_.outputs.size() - plan.outputs.size();
+  for (size_t k = 0; k < plan.outputs.size(); ++k) {
+    if (targets[k] == nullptr) continue;
+    targets[k]->store(recording_.outputs[first + k]);
+  }
+}
+
+void Capture::refuse_to_write(std::span<runtime::StorageSlot* const> targets) const {
+  for (const runtime::StorageSlot* target : targets) {
+    const ValueRef old = target == nullptr ? ValueRef() : target->load();
+    // A tensor that was just allocated holds nothing, or an undefined value.
+    if (!old || old->state() == State::kUndefined) continue;
+    const auto found = wires_.find(old.get());
+    if (found != wires_.end() && (!found->second.external || sources_[found->second.index] >= 0)) continue;
+    block("it writes to a tensor that is neither an argument nor its own");
+  }
+}
+
+void Capture::block(const char* reason) const {
+  blocked_ = reason;
+  throw Error(Code::kInvalidArgument, std::string("this cannot be captured in a graph: ") + reason);
+}
+
+bool Capture::made(const DeviceValue& value) const {
+  const auto found = wires_.find(&value);
+  return found != wires_.end() && !found->second.external;
+}
+
+void Capture::refuse_to_read(const DeviceValue& value) const {
+  const auto found = wires_.find(&value);
+  if (found == wires_.end() || (found->second.external && sources_[found->second.index] < 0)) return;
+  block("the value of a tensor is needed, and exists only when the graph runs");
+}
+
+const CapturedGraph& Capture::finish(std::span<const ValueRef> results, std::span<const int32_t> replaces) {
+  auto body = std::make_shared<CapturedBody>();
+  auto* const graph = new CapturedGraph;
+  Plan& plan = graph->plan;
+  plan.id = next_plan_id();
+  plan.name = "graph of " + std::to_string(recording_.nodes.size()) + " operators";
+  for (const ValueRef& parameter : recording_.parameters) plan.inputs.push_back(parameter->type());
+  plan.slots.assign(open_words_.size(), Slot::kInt);
+  for (size_t k = 0; k < results.size(); ++k) {
+    const Wire wire = wires_.at(results[k].get());
+    ensure(!wire.external, "a result of a captured graph that no node made");
+    body->results.push_back(wire.index);
+    OutputTemplate output{results[k]->type(), static_cast<uint32_t>(k), iota(results[k]->type().rank()), {}, {}};
+    if (replaces[k] >= 0) {
+      const auto source = std::find(sources_.begin(), sources_.end(), replaces[k]);
+      output.takes_over = static_cast<uint32_t>(source - sources_.begin());
+    }
+    plan.outputs.push_back(std::move(output));
+  }
+  graph->sources = sources_;
+  graph->constants = constants_;
+  graph->draws = draws_;
+  body->open_words = open_words_;
+  body->recording.nodes = recording_.nodes;
+  body->recording.wires = recording_.wires;
+  body->recording.words = recording_.words;
+  plan.body = std::move(body);
+  return *graph;
+}
+
+}  // namespace tpu::graph

@@ -1,0 +1,67 @@
+#include "python/capture.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <thread>
+
+#include "compile/captured_call.h"
+#include "base/error.h"
+
+namespace tpu::python {
+namespace {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+/// A capture ends when Python says so, on the thread that began it, not when the garbage collector comes by.
+class CaptureHandle {
+ public:
+  explicit CaptureHandle(int device)
+      : thread_(std::this_thread::get_id()),
+        capture_(std::make_unique<compile::GraphCapture>(static_cast<c10::DeviceIndex>(device))) {}
+
+  at::Tensor argument(const at::Tensor& like) {
+    return open().argument(like.sizes(), like.strides(), like.scalar_type());
+  }
+  std::shared_ptr<const compile::CapturedCall> finish(const std::vector<at::Tensor>& results) {
+    return open().finish(results);
+  }
+  std::string blocked() const { return capture_ != nullptr ? capture_->blocked() : ""; }
+  void close() {
+    if (capture_ != nullptr) open();
+    capture_.reset();
+  }
+
+ private:
+  compile::GraphCapture& open() {
+    if (capture_ == nullptr) throw Error(Code::kInvalidArgument, "this capture has ended");
+    if (thread_ != std::this_thread::get_id()) {
+      throw Error(Code::kInvalidArgument, "a capture belongs to the thread that began it");
+    }
+    return *capture_;
+  }
+
+  const std::thread::id thread_;
+  std::unique_ptr<compile::GraphCapture> capture_;
+};
+
+}  // namespace
+
+void bind_capture(py::module_& m) {
+  py::class_<CaptureHandle>(m, "GraphCapture")
+      .def(py::init<int>(), py::arg("device"), NoGil())
+      .def("argument", &CaptureHandle::argument, py::arg("like"))
+      .def("finish", &CaptureHandle::finish, py::arg("results"))
+      .def_property_readonly("blocked", &CaptureHandle::blocked)
+      .def("close", &CaptureHandle::close);
+  py::class_<compile::CapturedCall, std::shared_ptr<compile::CapturedCall>>(m, "CapturedCall")
+      .def(
+          "__call__",
+          [](const compile::CapturedCall& call, const std::vector<at::Tensor>& arguments) { return call(arguments); },
+          py::arg("arguments"), NoGil())
+      .def_property_readonly("nodes", &compile::CapturedCall::nodes);
+}
+
+}  // namespace tpu::python

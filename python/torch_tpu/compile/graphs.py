@@ -1,0 +1,114 @@
+"""A graph of ATen operators, captured once and then launched as one node."""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_tpu import _C
+
+
+class CompiledGraph:
+    """Calls a graph as one program.
+
+    The first call with arguments of certain sizes runs the graph's operators in the ordinary way, on tensors without
+    contents, and keeps what they would have launched (csrc/graph/capture.h). Later calls launch that. Symbolic integers
+    are part of what a program is made for, so their values are exact everywhere.
+
+    A graph that needs a value on the way, or has tensors on several devices, cannot be one program: its operators then
+    run one after the other, and :attr:`reason` says why.
+    """
+
+    def __init__(self, graph: torch.fx.GraphModule) -> None:
+        self._graph = graph
+        self._programs: dict[tuple[Any, ...], _Program] = {}
+        self.reason: str | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.reason is None:
+            # Under torch.compile(dynamic=True) one graph serves many sizes; otherwise there is one key.
+            key = tuple((*a.shape, *a.stride()) if isinstance(a, torch.Tensor) else a for a in args)
+            program = self._programs.get(key)
+            if program is None:
+                program = self._capture(args)
+                if program is not None:
+                    self._programs[key] = program
+            if program is not None:
+                return program(args)
+        return _run(self._graph, args)
+
+    def _capture(self, args: tuple[Any, ...]) -> _Program | None:
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        devices = {t.device for t in tensors} or _devices_of(self._graph)
+        if len(devices) != 1 or next(iter(devices)).type != "tpu":
+            self.reason = f"it has tensors on {', '.join(sorted(map(str, devices))) or 'no device'}"
+            return None
+        capture = _C.GraphCapture(next(iter(devices)).index or 0)
+        try:
+            stand_ins = [capture.argument(a) if isinstance(a, torch.Tensor) else a for a in args]
+            results = _run(self._graph, stand_ins)
+            flat = list(results) if isinstance(results, (list, tuple)) else [results]
+            made = capture.finish([r for r in flat if isinstance(r, torch.Tensor)])
+        except Exception:
+            if not capture.blocked:
+                raise
+            self.reason = capture.blocked
+            return None
+        finally:
+            capture.close()
+        return _Program(made, [None if isinstance(r, torch.Tensor) else (r,) for r in flat])
+
+
+class _Program:
+    """A captured graph with the results that are not tensors put back in their places."""
+
+    def __init__(self, call: _C.CapturedCall, others: list[tuple[Any] | None]) -> None:
+        self._call = call
+        self._others = others
+
+    def __call__(self, args: tuple[Any, ...]) -> list[Any]:
+        tensors = iter(self._call([a for a in args if isinstance(a, torch.Tensor)]))
+        return [next(tensors) if other is None else other[0] for other in self._others]
+
+
+def _run(graph: torch.fx.GraphModule, args: Any) -> Any:
+    # Graphs of AOTAutograd are traced: autograd and autocast have had their say.
+    with torch.no_grad(), torch._C._DisableAutocast():
+        return _Interpreter(graph).run(*args)
+
+
+class _Interpreter(torch.fx.Interpreter):
+    """Runs every node as if the user's line that it comes from called it, so that errors name that line."""
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        line = _user_line(n.meta.get("stack_trace"))
+        if line is None or n.op != "call_function":
+            return super().run_node(n)
+        return _caller_at(*line)(super().run_node, n)
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def _user_line(trace: str | None) -> tuple[str, int] | None:
+    """File and line of the innermost frame of a node's stack trace."""
+    frames = _FRAME.findall(trace or "")
+    return (frames[-1][0], int(frames[-1][1])) if frames else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _caller_at(file: str, line: int) -> Callable[..., Any]:
+    """A function that calls another one from the given line, as far as a look at the stack can tell."""
+    call: Callable[..., Any] = lambda function, argument: function(argument)  # noqa: E731
+    code = call.__code__.replace(co_filename=file, co_firstlineno=line)
+    return types.FunctionType(code, call.__globals__)
+
+
+def _devices_of(graph: torch.fx.GraphModule) -> set[torch.device]:
+    values = (node.meta.get("val") for node in graph.graph.nodes)
+    return {value.device for value in values if isinstance(value, torch.Tensor)}
