@@ -37,8 +37,8 @@ at::Tensor GraphCapture::argument(at::IntArrayRef sizes, at::IntArrayRef strides
   return device::translate([&] {
     const at::TensorOptions options = options_of(dtype, device_);
     // An expanded argument is one whose elements were written out.
-    at::Tensor tensor = repeats_elements(sizes, strides) ? at::empty(sizes, options)
-                                                         : at::empty_strided(sizes, strides, options);
+    at::Tensor tensor =
+        repeats_elements(sizes, strides) ? at::empty(sizes, options) : at::empty_strided(sizes, strides, options);
     runtime::StorageSlot& slot = device::slot_of(tensor);
     ValueRef value = capture_.argument(slot.load()->type());
     slot.store(value);
@@ -126,8 +126,9 @@ at::Tensor CapturedCall::dense_copy(const Argument& wanted, const at::Tensor& gi
 }
 
 at::Tensor CapturedCall::view(const Result& result, const at::Tensor& base) const {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(base.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(result.dtype));
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()),
+                                                               c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                               c10::scalarTypeToTypeMeta(result.dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes, result.strides, result.offset);
   return tensor;
 }
@@ -182,9 +183,8 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
   }
   values.clear();  // the recorder must hold the only references of ours
   if (!targets.empty()) {
-    device::translate([&] {
-      graph::Recorder::of(device_).record(plan, std::move(inputs), words, targets, aten::call_site());
-    });
+    device::translate(
+        [&] { graph::Recorder::of(device_).record(plan, std::move(inputs), words, targets, aten::call_site()); });
   }
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments_[i].written && !arguments[i].is_same(given[i])) given[i].copy_(arguments[i]);

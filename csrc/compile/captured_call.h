@@ -1,7 +1,7 @@
 #pragma once
 // Captured graphs of tensors: what torch.compile's backend makes of a graph once, and calls afterwards. Capturing runs
-// the graph's operators through the ordinary dispatch on tensors that have no contents; graph/capture.h sets their nodes
-// aside.
+// the graph's operators through the ordinary dispatch on tensors that have no contents; graph/capture.h sets their
+// nodes aside.
 
 #include <ATen/core/Tensor.h>
 

@@ -162,9 +162,8 @@ LoweredNode lower_body(const CapturedBody& body, hlo::Builder& builder, const No
     for (size_t i = 0; i < node.plan->slots.size(); ++i) {
       const auto at = static_cast<uint32_t>(node.first_word + i);
       const auto open = std::find(body.open_words.begin(), body.open_words.end(), at);
-      words.push_back(open != body.open_words.end()
-                          ? values.words[static_cast<size_t>(open - body.open_words.begin())]
-                          : constant_word(builder, node.plan->slots[i], recording.words[at]));
+      words.push_back(open != body.open_words.end() ? values.words[static_cast<size_t>(open - body.open_words.begin())]
+                                                    : constant_word(builder, node.plan->slots[i], recording.words[at]));
     }
     return words;
   };

@@ -6,8 +6,8 @@
 #include <memory>
 #include <thread>
 
-#include "compile/captured_call.h"
 #include "base/error.h"
+#include "compile/captured_call.h"
 
 namespace tpu::python {
 namespace {

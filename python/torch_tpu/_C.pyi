@@ -157,7 +157,7 @@ def operators() -> list[str]:
 def build_info() -> dict[str, str]:
     """torch_version (that of the headers), compiler, sanitizers."""
 
-# -- captured graphs, see csrc/graph/capture.h --------------------------------------------------------------------------
+# -- captured graphs, see csrc/graph/capture.h -------------------------------------------------------------------------
 
 class CapturedCall:
     """A captured graph."""

@@ -1,0 +1,379 @@
+"""torch.compile: results, gradients, mutation, aliasing and random numbers as without it, in one program per graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_tpu
+from helpers import DEVICE, assert_matches, eager_mode, run_python, to_device
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    return torch.compile(function, backend="tpu", **options)
+
+
+def check_compiled(function: Callable[..., Any], *arguments: Any, calls: int = 2, **options: Any) -> None:
+    """Results and arguments of the compiled function on the device are those of the function on the CPU."""
+    on_device = compiled(function, **options)
+    for _ in range(calls):
+        cpu, device = to_device(list(arguments), "cpu"), to_device(list(arguments))
+        want = function(*cpu)
+        assert_matches(on_device(*device), want)
+        assert_matches(device, cpu)
+
+
+def launches(function: Callable[[], Any]) -> float:
+    """Programs that a call launches, once everything is compiled."""
+    with eager_mode("strict"):
+        function()
+        before = torch_tpu.compile_stats()["executions"]
+        function()
+        torch.tpu.synchronize()
+        return torch_tpu.compile_stats()["executions"] - before
+
+
+def models() -> dict[str, tuple[nn.Module, Tensor]]:
+    torch.manual_seed(0)
+    return {
+        "mlp": (nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3)), torch.randn(5, 6)),
+        "cnn": (
+            nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            torch.randn(3, 2, 6, 6),
+        ),
+        "attention": (nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(2, 5, 8)),
+        "embedding": (nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(12, 2)), torch.randint(10, (4, 3))),
+        "lstm": (Last(nn.LSTM(4, 5, batch_first=True)), torch.randn(2, 3, 4)),
+    }
+
+
+class Last(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0][:, -1]
+
+
+@pytest.mark.parametrize("mode", ["strict", "fused", "debug"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "attention", "embedding", "lstm"])
+def test_training(name: str, mode: str) -> None:
+    cpu, x = models()[name]
+    device = copy.deepcopy(cpu).to(DEVICE)
+    step = compiled(device, fullgraph=name != "lstm")  # dynamo itself leaves nn.LSTM out
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (cpu, device)]
+    with eager_mode(mode):
+        for _ in range(3):
+            losses = [cpu(x).square().mean(), step(x.to(DEVICE)).square().mean()]
+            assert_matches(losses[1], losses[0])
+            for loss, optimizer in zip(losses, optimizers, strict=True):
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    for got, want in zip(device.state_dict().values(), cpu.state_dict().values(), strict=True):
+        assert_matches(got, want)
+
+
+def test_a_graph_is_one_program() -> None:
+    model, x = models()["attention"]
+    model, x = model.to(DEVICE).eval(), x.to(DEVICE)
+    step = compiled(model)
+    with torch.no_grad():
+        assert launches(lambda: step(x)) == 1
+    assert launches(lambda: model(x)) > 5
+
+    x.requires_grad_()
+    function = compiled(lambda t: (t.sin() * t.cos()).sum())
+    assert launches(lambda: torch.autograd.grad(function(x), x)) == 3  # forward, ones, backward
+
+
+@pytest.mark.parametrize("dynamic", [None, False, True])
+def test_sizes_that_change(dynamic: bool | None) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Any, int]:
+        return x / x.shape[0] + x.mean(0), x.view(-1)[: x.shape[0] * 2], x.shape[0] + 1
+
+    step = compiled(function, dynamic=dynamic)
+    for size in (3, 5, 4, 3, 7, 2):
+        x = torch.randn(size, 4)
+        assert_matches(step(x.to(DEVICE)), function(x))
+
+
+def test_mutation_of_arguments() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(y)
+        y[1:].mul_(2)
+        return x.sum() + y.sum()
+
+    check_compiled(function, torch.randn(3, 4), torch.randn(3, 4))
+    check_compiled(lambda x: x[0].zero_() + 1, torch.randn(3, 4))
+    check_compiled(lambda x: x.t_() * 2, torch.randn(3, 4))
+
+    def through_views(base: Tensor) -> Tensor:
+        a, b = base[:2], base[1:]
+        a.add_(1)
+        return b * 2
+
+    check_compiled(through_views, torch.randn(4, 3))
+
+
+def test_arguments_that_are_views() -> None:
+    def function(x: Tensor) -> Tensor:
+        x.mul_(2)
+        return x + 1
+
+    step = compiled(function)
+    for view in (lambda t: t[1:3], lambda t: t.t(), lambda t: t[:, ::2], lambda t: t[:, 1], lambda t: t.view(-1)[5:9]):
+        cpu = torch.arange(24.0).view(4, 6)
+        device = cpu.to(DEVICE)
+        assert_matches(step(view(device)), function(view(cpu)))
+        assert_matches(device, cpu)
+
+
+def test_donated_arguments_are_not_lost() -> None:
+    step = compiled(lambda x: x.add_(1))
+    x = torch.zeros(1000, device=DEVICE)
+    kept = x.clone()
+    alias = x.view(10, 100)
+    for _ in range(5):
+        step(x)
+    assert x.sum().item() == alias.sum().item() == 5000 and kept.sum().item() == 0
+
+
+def test_results_that_share_memory() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        return y, y[1:], y.t(), x, x[0], y.view(-1)
+
+    step = compiled(function)
+    cpu = torch.randn(3, 4)
+    device = cpu.to(DEVICE)
+    want, got = function(cpu), step(device)
+    assert_matches(got, want, strides=True)
+    for results in (want, got):
+        results[1].add_(10)
+        results[4].add_(5)
+    assert_matches(got, want)
+    assert got[3] is device and device[0, 0].item() == cpu[0, 0].item()
+
+
+def test_empty_and_constant_results() -> None:
+    check_compiled(
+        lambda x: (x[:0] + 1, x.new_zeros(2), torch.full((2,), 3.0, device=x.device), x.sum(), None), torch.ones(3)
+    )
+
+
+@pytest.mark.parametrize("mode", ["strict", "fused"])
+def test_dropout(mode: str) -> None:
+    """The numbers are drawn from the device's generator: reproducible, new at every call, as in eager mode."""
+
+    def function(x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5) + torch.rand_like(x)
+
+    step = compiled(function)
+    x = torch.ones(64, device=DEVICE)
+    with eager_mode(mode):
+        torch.manual_seed(7)
+        eager = [function(x) for _ in range(3)]
+        torch.manual_seed(7)
+        graph = [step(x) for _ in range(3)]
+        torch.manual_seed(7)
+        again = step(x)
+    for got, want in zip(graph, eager, strict=True):
+        assert torch.equal(got, want)
+    assert torch.equal(again, graph[0]) and not torch.equal(graph[0], graph[1])
+
+
+def test_dropout_in_training_uses_one_mask() -> None:
+    step = compiled(lambda t: F.dropout(t, 0.5).square())
+    x = torch.ones(256, device=DEVICE, requires_grad=True)
+    y = step(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient == 0, y == 0) and 64 < (y == 0).sum().item() < 192
+
+
+def test_checkpointing() -> None:
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4))
+    x = torch.randn(3, 4)
+
+    def function(m: nn.Module, t: Tensor) -> Tensor:
+        return checkpoint(m, t, use_reentrant=False).sum()
+
+    device = copy.deepcopy(layer).to(DEVICE)
+    function(layer, x).backward()
+    compiled(function)(device, x.to(DEVICE)).backward()
+    for got, want in zip(device.parameters(), layer.parameters(), strict=True):
+        assert_matches(got.grad, want.grad)
+
+
+def test_autocast() -> None:
+    layer = nn.Linear(8, 4).to(DEVICE)
+    x = torch.randn(3, 8, device=DEVICE)
+
+    def function(t: Tensor) -> Tensor:
+        with torch.autocast(DEVICE, torch.bfloat16):
+            return layer(t)
+
+    got, want = compiled(function)(x), function(x)
+    assert got.dtype is torch.bfloat16
+    assert_matches(got, want.cpu())
+    outside = compiled(lambda t: layer(t))
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert outside(x).dtype is torch.bfloat16
+
+
+def test_graph_breaks() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        if y.sum() > 0:
+            y = y + 1
+        return y * 2
+
+    check_compiled(function, torch.ones(3))
+    check_compiled(function, -torch.ones(3))
+
+
+def test_values_that_decide_sizes() -> None:
+    """Not capturable: the operators run one after the other, with the same results."""
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        check_compiled(lambda x: x[x > 0].sum(), torch.tensor([1.0, -2.0, 3.0]))
+        check_compiled(lambda x: torch.nonzero(x) * 2, torch.tensor([1.0, 0.0, 3.0]))
+
+
+def test_tensors_of_the_host() -> None:
+    scale = torch.tensor(3.0)  # on the CPU
+    step = compiled(lambda x, s: x * s)
+    x = torch.ones(2, device=DEVICE)
+    assert step(x, scale).tolist() == [3, 3]
+    scale.fill_(5)
+    assert step(x, scale).tolist() == [5, 5]
+    assert torch.compile(lambda t: t + 1, backend="tpu")(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_host_numbers_as_arguments() -> None:
+    step = compiled(lambda x, n: x * n)
+    for n in (2, 3.5, 4, 0.25, 1, -1.5):
+        assert step(torch.ones(2, device=DEVICE), n).tolist() == [n, n]
+
+
+@torch.library.custom_op("torch_tpu_test::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_custom_operators() -> None:
+    check_compiled(lambda x: twice(x.sin()) + 1, torch.randn(4), fullgraph=True)
+
+
+def test_higher_order_operators() -> None:
+    def branches(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda t: t + 1, lambda t: t - 1, (x,))
+
+    check_compiled(branches, torch.ones(3), fullgraph=True)
+    check_compiled(branches, -torch.ones(3), fullgraph=True)
+
+
+def test_compiled_optimizer() -> None:
+    torch.manual_seed(0)
+    cpu = nn.Linear(4, 3)
+    device = copy.deepcopy(cpu).to(DEVICE)
+    x = torch.randn(5, 4)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01) for m in (cpu, device)]
+    step = compiled(optimizers[1].step)
+    for _ in range(3):
+        for model, optimizer, update in ((cpu, optimizers[0], optimizers[0].step), (device, optimizers[1], step)):
+            optimizer.zero_grad()
+            model(x.to(next(model.parameters()).device)).square().mean().backward()
+            update()
+    for got, want in zip(device.parameters(), cpu.parameters(), strict=True):
+        assert_matches(got, want)
+
+
+def test_errors_name_the_line() -> None:
+    def function(x: Tensor, index: Tensor) -> Tensor:
+        y = x.sin()
+        return y[index] * 2  # the line
+
+    line = function.__code__.co_firstlineno + 2
+    step = compiled(function)
+    good, bad = torch.tensor([0], device=DEVICE), torch.tensor([9], device=DEVICE)
+    x = torch.ones(3, device=DEVICE)
+    step(x, good).cpu()
+    with pytest.raises(IndexError, match=rf"test_compile\.py:{line}"):
+        step(x, bad).cpu()
+    assert_matches(step(x, good), function(x, good).cpu())
+
+
+def test_default_backend() -> None:
+    """torch.compile without a backend's name, as libraries call it; other devices keep inductor's answers."""
+    run_python(
+        """
+        import torch, torch_tpu
+        step = torch.compile(lambda x: x.sin() + 1)
+        x = torch.ones(3)
+        assert torch.allclose(step(x.to("tpu")).cpu(), x.sin() + 1)
+        assert torch.compile(lambda: torch.zeros(2, device="tpu") + 1)().tolist() == [1, 1]
+        assert "tpu" in torch._dynamo.list_backends()
+        asked = []
+        import torch._inductor.compile_fx as module
+        inductor = module.compile_fx.__wrapped__
+        torch._dynamo.reset()
+        try:
+            torch.compile(lambda x: x.cos())(x)
+        except Exception as error:  # no C++ compiler for inductor, perhaps
+            assert "inductor" in type(error).__module__ + str(error).lower(), error
+        """,
+        timeout=400,
+    )
+
+
+def test_unknown_options() -> None:
+    x = torch.ones(2, device=DEVICE)
+    for bad in ({"mode": "fastest"}, {"options": {"no_such_option": 1}}):
+        with pytest.raises(Exception, match="fastest|no_such_option"):
+            torch.compile(lambda t: t + 1, backend="tpu", **bad)(x)
+    assert torch.compile(lambda t: t + 1, backend="tpu", mode="max-autotune")(x).tolist() == [2, 2]
+
+
+def test_what_a_capture_leaves_behind_cannot_be_read() -> None:
+    from torch_tpu import _C
+
+    x = torch.ones(3, device=DEVICE)
+    capture = _C.GraphCapture(0)
+    try:
+        stand_in = capture.argument(x)
+        inside = stand_in + 1
+        with pytest.raises(RuntimeError, match="cannot be captured"):
+            inside.sum().item()
+        with pytest.raises(RuntimeError, match="neither an argument"):
+            x.add_(stand_in)
+        call = capture.finish([inside * 2])
+    finally:
+        capture.close()
+    with pytest.raises(RuntimeError, match="made while a graph was captured"):
+        inside.cpu()
+    assert call([x])[0].tolist() == [4, 4, 4] and x.tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="sizes"):
+        call([torch.ones(4, device=DEVICE)])
+    with pytest.raises(TypeError, match="dtype"):
+        call([torch.ones(3, dtype=torch.int32, device=DEVICE)])
+    with pytest.raises(RuntimeError, match="takes 1 arguments"):
+        call([])
