@@ -113,12 +113,19 @@ def _register(name: str, engine: ModuleType) -> None:
     atexit.register(engine.drain, _DRAIN_SECONDS)
     lazy.after_import("torch._dynamo.device_interface", _register_dynamo_interface)
     lazy.after_import("torch._inductor.compile_fx", _register_default_backend)
+    lazy.after_import("torch._subclasses.fake_impls", _register_fake_implementations)
 
 
 def _register_default_backend(module: ModuleType) -> None:
     from torch_tpu.compile.backend import use_by_default
 
     use_by_default(module)
+
+
+def _register_fake_implementations(module: ModuleType) -> None:
+    from torch_tpu._internal.fake_implementations import register
+
+    register(module)
 
 
 def _register_dynamo_interface(module: ModuleType) -> None:

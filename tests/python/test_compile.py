@@ -292,6 +292,13 @@ def test_higher_order_operators() -> None:
     check_compiled(branches, -torch.ones(3), fullgraph=True)
 
 
+def test_grouped_products() -> None:
+    """PyTorch's own fake tensors take bfloat16 alone."""
+    ends = torch.tensor([2, 4, 4, 8], dtype=torch.int32)
+    check_compiled(lambda a, b, offs: torch._grouped_mm(a, b, offs=offs), torch.randn(8, 4), torch.randn(4, 4, 8), ends)
+    check_compiled(lambda a, b: torch._grouped_mm(a, b), torch.randn(2, 8, 4), torch.randn(2, 4, 8))
+
+
 def test_compiled_optimizer() -> None:
     torch.manual_seed(0)
     cpu = nn.Linear(4, 3)
