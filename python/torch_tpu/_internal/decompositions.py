@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_tpu import _C
+from torch_tpu._internal.composites import COMPOSITES
 
 # Decompositions that end in the operator itself, or that draw random numbers on another device.
 _REFUSED = {"aten::_to_copy", "aten::copy", "aten::clone", "aten::empty_like", "aten::detach"}
@@ -26,8 +27,9 @@ def lookup(name: str, overload: str) -> Callable[..., Any] | None:
     op = _overload(name, overload)
     if op is None:
         return None
-    if name in _OWN and overload == "":
-        return _OWN[name]
+    own = _own(op)
+    if own is not None:
+        return own
     table = torch._decomp.decomposition_table
     if op in table:
         return _without_options(table[op])
@@ -61,6 +63,11 @@ class _Tracer(TorchDispatchMode):
         result = func(*args, **kwargs)
         self._tape.step(func._schema.name, func._schema.overload_name, tuple(args), kwargs, result)
         return result
+
+
+def _own(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    key = op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
+    return _OWN.get(key)
 
 
 def _overload(name: str, overload: str) -> Any | None:
@@ -106,7 +113,7 @@ def _through_out(name: str, schema: Any, outs: list[str]) -> Callable[..., Any] 
         if candidate._schema.is_mutable:
             continue
         if [(a.name, str(a.type)) for a in candidate._schema.arguments] == inputs:
-            return _write_results(candidate, outs)
+            return _write_results(_own(candidate) or candidate, outs)
     return None
 
 
@@ -178,4 +185,7 @@ def _transformer_encoder_layer_fwd(
 
 
 # Operators that PyTorch has no decomposition for.
-_OWN: dict[str, Callable[..., Any]] = {"aten::_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd}
+_OWN: dict[str, Callable[..., Any]] = {
+    "aten::_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd,
+    **COMPOSITES,
+}

@@ -65,7 +65,7 @@ class Child:
     """A worker, and the entry that it works on."""
 
     def __init__(self, check: str, deadline: int, full: bool) -> None:
-        self.log = tempfile.TemporaryFile("w+")
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the child
         arguments = [sys.executable, __file__, "--work", check, "--deadline", str(deadline)]
         self.process = subprocess.Popen(
             arguments + ["--full"] * full,
