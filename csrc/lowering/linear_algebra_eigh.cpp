@@ -130,7 +130,7 @@ Eigen decompose(Value x, bool vectors) {
   Value values = slice(join_rows(state.diagonal), {0, 0}, {x.dim(0), n}, {1, 1});
   values = stablehlo::divide(values, broadcast_in_dim(scale, values.dims(), {0}));
   if (!vectors) return {sort_keys(values), Value(), failed};
-  const Sorted sorted = sort_rows(values, part_of(join_rows(state.vectors), 0, 0, n));
+  const Sorted sorted = sort_rows(values, orthonormal_rows(part_of(join_rows(state.vectors), 0, 0, n)));
   return {sorted.keys, transposed(sorted.rows), failed};
 }
 

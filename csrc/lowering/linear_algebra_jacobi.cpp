@@ -64,6 +64,11 @@ Halves rotate_rows(const Rotations& rotations, const Halves& rows) {
           add(multiply(s, rows.top), multiply(c, rows.bottom))};
 }
 
+Value orthonormal_rows(Value x) {
+  const Value excess = subtract(matrix_product(x, adjoint(x)), identity_like(x));
+  return subtract(x, multiply(matrix_product(excess, x), full_like(x, 0.5)));
+}
+
 Value safe_scale(Value x) {
   const Value largest = reduce(cheap_size(x), Reducer::kMaximum, {1, 2});
   const bool single = largest.dtype() == DType::kF32;

@@ -33,6 +33,10 @@ Rotations rotations_of(Value a, Value d, Value w, Value active);
 /// Rows [b, h, m] rotated.
 Halves rotate_rows(const Rotations& rotations, const Halves& rows);
 
+/// Rows [b, n, n], orthonormal but for the errors of many rotations, made so to rounding: one step of Newton's iteration
+/// for the unitary polar factor (Higham, Functions of Matrices, 8.3), (3 I - X X^H) X / 2.
+Value orthonormal_rows(Value x);
+
 /// Numbers by which each matrix [b, m, n] must be multiplied, [b]: 1 for entries that can be squared and summed without
 /// overflow or underflow, otherwise what brings the largest to 1.
 Value safe_scale(Value x);

@@ -118,7 +118,7 @@ Svd decompose_triangle(Value r, bool vectors) {
   const auto unscaled = [&](Value v) { return stablehlo::divide(v, broadcast_in_dim(scale, v.dims(), {0})); };
   if (!vectors) return {Value(), unscaled(negate(sort_keys(negate(lengths)))), Value(), failed};
   const Sorted right = sort_rows(negate(lengths), rows);
-  const Sorted left = sort_rows(negate(lengths), part_of(join_rows(state.product), 0, 0, n));
+  const Sorted left = sort_rows(negate(lengths), orthonormal_rows(part_of(join_rows(state.product), 0, 0, n)));
   const Value sorted = negate(right.keys);
   const Value none = compare(multiply(sorted, sorted), broadcast_in_dim(negligible, sorted.dims(), {0}), Compare::kLe);
   const Value length = as_type(select(none, full_like(sorted, 1), sorted), r.dtype());
