@@ -29,13 +29,6 @@ struct State {
   }
 };
 
-/// Columns (left, right) rotated; the columns of A J.
-Halves rotate_columns(const Rotations& r, Value left, Value right) {
-  const Dims& dims = left.dims();
-  const Value c = broadcast_in_dim(r.cosine, dims, {0, 2}), s = broadcast_in_dim(r.sine, dims, {0, 2});
-  return {subtract(multiply(c, left), multiply(conjugate(s), right)), add(multiply(s, left), multiply(c, right))};
-}
-
 /// `x` [b, h, h] with zeros on the diagonal.
 Value without_diagonal(Value x) {
   const Value same = compare(entry_index(x, 0), entry_index(x, 1), Compare::kEq);
@@ -48,15 +41,15 @@ State round_of(const State& state) {
   const Value all = w.builder().constant(int64_t{1}, {DType::kBool, w.dims()});
   const Rotations r = rotations_of(state.diagonal.top, state.diagonal.bottom, w, all);
   // Rows are rotated by the conjugates of what rotates columns.
-  const Rotations rows{r.cosine, conjugate(r.sine), r.shift};
-  const Halves left = rotate_rows(rows, state.left), right = rotate_rows(rows, state.right);
-  const Halves top = rotate_columns(r, left.top, right.top), bottom = rotate_columns(r, left.bottom, right.bottom);
+  const Rotations rows{conjugate(r.sine), conjugate(r.ratio), r.shift};
+  const Halves left = rotate(rows, state.left), right = rotate(rows, state.right);
+  const Halves top = rotate(r, {left.top, right.top}, 2), bottom = rotate(r, {left.bottom, right.bottom}, 2);
   // What met has become diagonal: exact zeros, and the diagonal is known.
   const Halves upper = next_round({without_diagonal(top.top), without_diagonal(top.bottom)}, 2);
   const Halves lower = next_round({without_diagonal(bottom.top), without_diagonal(bottom.bottom)}, 2);
   State next{next_round({upper.top, lower.top}), next_round({upper.bottom, lower.bottom}), {}, {}};
   next.diagonal = next_round({subtract(state.diagonal.top, r.shift), add(state.diagonal.bottom, r.shift)});
-  if (state.vectors.top.defined()) next.vectors = next_round(rotate_rows(r, state.vectors));
+  if (state.vectors.top.defined()) next.vectors = next_round(rotate(r, state.vectors));
   return next;
 }
 

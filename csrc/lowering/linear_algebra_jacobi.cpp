@@ -52,16 +52,17 @@ Rotations rotations_of(Value a, Value d, Value w, Value active) {
   const Value root = stablehlo::divide(one, add(abs(zeta), sqrt(add(one, multiply(zeta, zeta)))));
   const Value tangent = select(active, select(compare(zeta, zero, Compare::kLt), negate(root), root), zero);
   const Value cosine = stablehlo::divide(one, sqrt(add(one, multiply(tangent, tangent))));
-  const Value sine = multiply(tangent, cosine);
   const Value phase = stablehlo::divide(w, as_type(safe, w.dtype()));
-  return {as_type(cosine, w.dtype()), multiply(as_type(sine, w.dtype()), phase), multiply(tangent, size)};
+  const Value sine = multiply(as_type(multiply(tangent, cosine), w.dtype()), phase);
+  return {sine, stablehlo::divide(sine, as_type(add(one, cosine), w.dtype())), multiply(tangent, size)};
 }
 
-Halves rotate_rows(const Rotations& rotations, const Halves& rows) {
-  const Dims& dims = rows.top.dims();
-  const Value c = broadcast_in_dim(rotations.cosine, dims, {0, 1}), s = broadcast_in_dim(rotations.sine, dims, {0, 1});
-  return {subtract(multiply(c, rows.top), multiply(conjugate(s), rows.bottom)),
-          add(multiply(s, rows.top), multiply(c, rows.bottom))};
+Halves rotate(const Rotations& rotations, const Halves& halves, int64_t axis) {
+  const Value x = halves.top, y = halves.bottom;
+  const auto along = [&](Value v) { return broadcast_in_dim(v, x.dims(), {0, axis}); };
+  const Value s = along(rotations.sine), r = along(rotations.ratio);
+  return {subtract(x, multiply(conjugate(s), add(y, multiply(r, x)))),
+          add(y, multiply(s, subtract(x, multiply(conjugate(r), y))))};
 }
 
 Value orthonormal_rows(Value x) {

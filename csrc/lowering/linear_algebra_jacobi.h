@@ -21,17 +21,18 @@ Value join_rows(const Halves& halves);
 Halves next_round(const Halves& halves, int64_t axis = 1);
 
 /// Plane rotations x' = c x - conj(s) y, y' = s x + c y that make the Hermitian [[a, w], [conj(w), d]] of x and y
-/// diagonal, by at most 45 degrees; all are [b, h].
+/// diagonal, by at most 45 degrees; all are [b, h]. They are applied as x - conj(s) (y + r x), y + s (x - conj(r) y) with
+/// r = s / (1 + c): what is rotated a little is rounded a little, and lengths drift less over many rotations.
 struct Rotations {
-  Value cosine;  // dtype of w
-  Value sine;    // dtype of w
+  Value sine;    // s, dtype of w
+  Value ratio;   // r, dtype of w
   Value shift;   // real: the diagonal becomes a - shift, d + shift
 };
 /// Pairs where `active` (i1[b, h]) does not hold are left alone.
 Rotations rotations_of(Value a, Value d, Value w, Value active);
 
-/// Rows [b, h, m] rotated.
-Halves rotate_rows(const Rotations& rotations, const Halves& rows);
+/// Rows (columns for axis 2) of [b, ., .] values rotated.
+Halves rotate(const Rotations& rotations, const Halves& halves, int64_t axis = 1);
 
 /// Rows [b, n, n], orthonormal but for the errors of many rotations, made so to rounding: one step of Newton's iteration
 /// for the unitary polar factor (Higham, Functions of Matrices, 8.3), (3 I - X X^H) X / 2.

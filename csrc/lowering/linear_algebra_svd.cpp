@@ -45,8 +45,8 @@ std::pair<State, Value> round_of(const State& state, Value negligible) {
   const Value counts = compare(minimum(top, bottom), broadcast_in_dim(negligible, top.dims(), {0}), Compare::kGt);
   const Value active = bit_and(counts, compare(abs(inner), orthogonal, Compare::kGt));
   const Rotations r = rotations_of(top, bottom, inner, active);
-  State next{next_round(rotate_rows(r, x)), {}};
-  if (state.product.top.defined()) next.product = next_round(rotate_rows(r, state.product));
+  State next{next_round(rotate(r, x)), {}};
+  if (state.product.top.defined()) next.product = next_round(rotate(r, state.product));
   return {next, reduce(active, Reducer::kOr, {1})};
 }
 
