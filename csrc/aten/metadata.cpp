@@ -166,7 +166,8 @@ void keep_memory_format(at::ArrayRef<c10::IValue> arguments, Metadata& meta) {
   }
 }
 
-// The meta kernel gives V^H the strides that cuSOLVER leaves; the CPU's are LAPACK's, column by column.
+// The meta kernels give singular vectors the strides that cuSOLVER leaves, and eigenvectors rows; the results of the CPU
+// are as LAPACK leaves them, column by column.
 void order_by_column(at::Tensor& result) {
   if (result.dim() < 2) return;  // not wanted
   std::vector<int64_t> sizes = result.sizes().vec(), strides(sizes.size());
@@ -218,6 +219,7 @@ Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> argument
   for (const c10::IValue& value : stack) flatten(value, meta.results);
   if (op.row->name == "convolution" || op.row->name == "convolution_overrideable") keep_memory_format(arguments, meta);
   if (op.row->name == "_linalg_svd") order_by_column(meta.results[2]);
+  if (op.row->name == "linalg_eig") order_by_column(meta.results[1]);
   if (op.form == Form::kFunctional) return meta;
 
   torch::jit::Stack written_form = meta_arguments(op, arguments, arguments.size());

@@ -17,6 +17,8 @@ std::span<const Row> linear_algebra_exponential_rows();
 std::span<const Row> linear_algebra_eigh_rows();
 /// Singular values.
 std::span<const Row> linear_algebra_svd_rows();
+/// Eigenvalues of general matrices.
+std::span<const Row> linear_algebra_eig_rows();
 /// Grouped matrix products.
 std::span<const Row> linear_algebra_grouped_rows();
 

@@ -15,8 +15,20 @@ struct Schur {
 };
 Schur schur_form(Value a, bool vectors);
 
-/// Rows `first` (i32[b]) .. `first` + count - 1 of each [b, n, m] matrix, and the matrix with such rows replaced.
-Value rows_at(Value x, Value first, int64_t count);
-Value with_rows_at(Value x, Value first, Value rows);
+/// `count` rows (columns for axis 2) of each [b, ., .] matrix from `first` on, i32[b] or 0-d, and the matrix with such
+/// rows replaced.
+Value lines_at(Value x, Value first, int64_t count, int64_t axis);
+Value with_lines_at(Value x, Value first, Value lines, int64_t axis);
+
+/// H^H T H and (Z H)^T for a reflection of the few rows from `place` on, of which `rows` is what H^H makes. State and
+/// result: T and, if wanted, Z^T.
+std::vector<Value> similar(const Reflection& h, Value place, Value rows, std::span<const Value> state);
+/// H^H times rows [b, p, m], few rows.
+Value reflect_rows(const Reflection& h, Value rows);
+
+/// Diagonal `offset` below the main one of [b, n, n], as [b, n]: entry j is that of column j, zero where there is none.
+Value diagonal_below(Value a, int64_t offset);
+/// Entry i of each row of [b, n] moved to i + 1; the first becomes zero.
+Value shifted_down(Value x);
 
 }  // namespace tpu::lowering

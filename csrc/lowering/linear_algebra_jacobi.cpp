@@ -70,16 +70,6 @@ Value orthonormal_rows(Value x) {
   return subtract(x, multiply(matrix_product(excess, x), full_like(x, 0.5)));
 }
 
-Value safe_scale(Value x) {
-  const Value largest = reduce(cheap_size(x), Reducer::kMaximum, {1, 2});
-  const bool single = largest.dtype() == DType::kF32;
-  const Value low = full_like(largest, single ? 1e-10 : 1e-100), high = full_like(largest, single ? 1e10 : 1e100);
-  const Value one = full_like(largest, 1);
-  const Value usable = bit_and(compare(largest, low, Compare::kGe), compare(largest, high, Compare::kLe));
-  const Value ready = bit_or(usable, compare(largest, full_like(largest, 0), Compare::kEq));
-  return select(ready, one, stablehlo::divide(one, largest));
-}
-
 namespace {
 
 std::vector<Value> sort_with(std::span<const Value> inputs) {

@@ -21,12 +21,12 @@ Value join_rows(const Halves& halves);
 Halves next_round(const Halves& halves, int64_t axis = 1);
 
 /// Plane rotations x' = c x - conj(s) y, y' = s x + c y that make the Hermitian [[a, w], [conj(w), d]] of x and y
-/// diagonal, by at most 45 degrees; all are [b, h]. They are applied as x - conj(s) (y + r x), y + s (x - conj(r) y) with
-/// r = s / (1 + c): what is rotated a little is rounded a little, and lengths drift less over many rotations.
+/// diagonal, by at most 45 degrees; all are [b, h]. They are applied as x - conj(s) (y + r x), y + s (x - conj(r) y)
+/// with r = s / (1 + c): what is rotated a little is rounded a little, and lengths drift less over many rotations.
 struct Rotations {
-  Value sine;    // s, dtype of w
-  Value ratio;   // r, dtype of w
-  Value shift;   // real: the diagonal becomes a - shift, d + shift
+  Value sine;   // s, dtype of w
+  Value ratio;  // r, dtype of w
+  Value shift;  // real: the diagonal becomes a - shift, d + shift
 };
 /// Pairs where `active` (i1[b, h]) does not hold are left alone.
 Rotations rotations_of(Value a, Value d, Value w, Value active);
@@ -34,13 +34,9 @@ Rotations rotations_of(Value a, Value d, Value w, Value active);
 /// Rows (columns for axis 2) of [b, ., .] values rotated.
 Halves rotate(const Rotations& rotations, const Halves& halves, int64_t axis = 1);
 
-/// Rows [b, n, n], orthonormal but for the errors of many rotations, made so to rounding: one step of Newton's iteration
-/// for the unitary polar factor (Higham, Functions of Matrices, 8.3), (3 I - X X^H) X / 2.
+/// Rows [b, n, n], orthonormal but for the errors of many rotations, made so to rounding: one step of Newton's
+/// iteration for the unitary polar factor (Higham, Functions of Matrices, 8.3), (3 I - X X^H) X / 2.
 Value orthonormal_rows(Value x);
-
-/// Numbers by which each matrix [b, m, n] must be multiplied, [b]: 1 for entries that can be squared and summed without
-/// overflow or underflow, otherwise what brings the largest to 1.
-Value safe_scale(Value x);
 
 /// Rows [b, n, ...] and their keys [b, n], keys ascending.
 struct Sorted {

@@ -135,6 +135,16 @@ Value select_matrix(Value flag, Value x, Value other) {
   return select(broadcast_in_dim(flag, x.dims(), {0}), x, other);
 }
 
+Value safe_scale(Value x) {
+  const Value largest = reduce(cheap_size(x), Reducer::kMaximum, {1, 2});
+  const bool single = largest.dtype() == DType::kF32;
+  const Value low = full_like(largest, single ? 1e-10 : 1e-100), high = full_like(largest, single ? 1e10 : 1e100);
+  const Value one = full_like(largest, 1);
+  const Value usable = bit_and(compare(largest, low, Compare::kGe), compare(largest, high, Compare::kLe));
+  const Value ready = bit_or(usable, compare(largest, full_like(largest, 0), Compare::kEq));
+  return select(ready, one, stablehlo::divide(one, largest));
+}
+
 void check_none(const OpCall& call, Value bad, const std::string& message) {
   call.check(reduce(bad, Reducer::kOr, iota(bad.rank())), Code::kLinearAlgebra, message);
 }

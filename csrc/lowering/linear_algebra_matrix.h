@@ -66,6 +66,10 @@ Value squared_size(Value x);
 /// `x` [b, ...] where `flag` (i1[b]) holds, `other` elsewhere.
 Value select_matrix(Value flag, Value x, Value other);
 
+/// Numbers by which each matrix [b, m, n] must be multiplied, [b]: 1 for entries that can be squared and summed without
+/// overflow or underflow, otherwise what brings the largest to 1.
+Value safe_scale(Value x);
+
 /// Raises LinAlgError at the next synchronisation when any entry of `bad` (i1) is true.
 void check_none(const OpCall& call, Value bad, const std::string& message);
 
