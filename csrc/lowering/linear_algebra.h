@@ -19,6 +19,8 @@ std::span<const Row> linear_algebra_eigh_rows();
 std::span<const Row> linear_algebra_svd_rows();
 /// Eigenvalues of general matrices.
 std::span<const Row> linear_algebra_eig_rows();
+/// LDL factorisations.
+std::span<const Row> linear_algebra_ldl_rows();
 /// Grouped matrix products.
 std::span<const Row> linear_algebra_grouped_rows();
 

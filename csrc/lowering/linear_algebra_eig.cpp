@@ -167,9 +167,8 @@ struct Eigen {
 
 /// `a` [b, n, n], n > 0.
 Eigen decompose(const OpCall& call, Value a, bool vectors) {
-  call.check(logical_not(reduce(is_finite(add(real_part(a), is_complex(a.dtype()) ? imag(a) : full_like(a, 0))),
-                                Reducer::kAnd, {0, 1, 2})),
-             Code::kInvalidArgument, "torch.linalg.eig: input tensor should not contain infs or NaNs.");
+  call.check(reduce(not_finite(a), Reducer::kOr, {0}), Code::kInvalidArgument,
+             "torch.linalg.eig: input tensor should not contain infs or NaNs.");
   const Value scale = safe_scale(a);
   const Schur schur = schur_form(multiply(a, broadcast_in_dim(as_type(scale, a.dtype()), a.dims(), {0})), vectors);
   check_none(call, schur.failed,

@@ -142,7 +142,7 @@ std::vector<Value> linalg_eigh(const OpCall& call) {
   if (x.type().numel() == 0) return {zero_result(call, 0), zero_result(call, 1)};
   const Value whole = hermitian(x, uplo == "L" || uplo == "l");
   const Eigen eigen = decompose(whole, vectors);
-  check_none(call, eigen.failed,
+  check_none(call, bit_or(eigen.failed, not_finite(x)),
              "linalg.eigh: The algorithm failed to converge because the input matrix is "
              "ill-conditioned or has too many repeated eigenvalues");
   return {to_result(call, 0, eigen.values), vectors ? to_result(call, 1, eigen.vectors) : zero_result(call, 1)};

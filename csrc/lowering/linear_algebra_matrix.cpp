@@ -81,6 +81,14 @@ Value permute_rows(Value x, Value permutation) {
   return gather(x, concatenate(parts, 2), dims, {1, 1, m});
 }
 
+Value inverse_permutation(Value permutation) {
+  const int64_t b = permutation.dim(0), n = permutation.dim(1);
+  const Value numbers = index_along(permutation.builder(), {b, n, n}, 1);
+  const Value match = compare(numbers, broadcast_in_dim(permutation, {b, n, n}, {0, 2}), Compare::kEq);
+  const Value place = index_along(permutation.builder(), {b, n, n}, 2);
+  return reduce(select(match, place, full_like(place, 0)), Reducer::kAdd, {2});
+}
+
 Value solve_triangle(Value a, Value b, bool left, bool lower, bool unit, Transpose op) {
   if (b.type().numel() == 0) return b;
   return triangular_solve(a, b, left, lower, unit, op);
@@ -143,6 +151,11 @@ Value safe_scale(Value x) {
   const Value usable = bit_and(compare(largest, low, Compare::kGe), compare(largest, high, Compare::kLe));
   const Value ready = bit_or(usable, compare(largest, full_like(largest, 0), Compare::kEq));
   return select(ready, one, stablehlo::divide(one, largest));
+}
+
+Value not_finite(Value x) {
+  const Value finite = is_complex(x.dtype()) ? bit_and(is_finite(real(x)), is_finite(imag(x))) : is_finite(x);
+  return reduce(logical_not(finite), Reducer::kOr, {1, 2});
 }
 
 void check_none(const OpCall& call, Value bad, const std::string& message) {

@@ -37,6 +37,9 @@ Value diagonal_of(Value x);
 /// Rows of `x` [b, n, m] in the order of `permutation` [b, n].
 Value permute_rows(Value x, Value permutation);
 
+/// Inverse of each permutation [b, n].
+Value inverse_permutation(Value permutation);
+
 /// triangular_solve that also takes empty operands.
 Value solve_triangle(Value a, Value b, bool left, bool lower, bool unit,
                      stablehlo::Transpose op = stablehlo::Transpose::kNo);
@@ -69,6 +72,9 @@ Value select_matrix(Value flag, Value x, Value other);
 /// Numbers by which each matrix [b, m, n] must be multiplied, [b]: 1 for entries that can be squared and summed without
 /// overflow or underflow, otherwise what brings the largest to 1.
 Value safe_scale(Value x);
+
+/// i1[b]: which matrices [b, m, n] hold infinities or NaN.
+Value not_finite(Value x);
 
 /// Raises LinAlgError at the next synchronisation when any entry of `bad` (i1) is true.
 void check_none(const OpCall& call, Value bad, const std::string& message);

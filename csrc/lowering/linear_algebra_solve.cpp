@@ -276,15 +276,6 @@ Value permutation_matrix(Value permutation, DType dtype) {
   return convert(compare(row, broadcast_in_dim(permutation, {b, n, n}, {0, 2}), Compare::kEq), dtype);
 }
 
-/// Inverse of each permutation [b, n].
-Value inverse_permutation(Value permutation) {
-  const int64_t b = permutation.dim(0), n = permutation.dim(1);
-  const Value numbers = index_along(permutation.builder(), {b, n, n}, 1);
-  const Value match = compare(numbers, broadcast_in_dim(permutation, {b, n, n}, {0, 2}), Compare::kEq);
-  const Value place = index_along(permutation.builder(), {b, n, n}, 2);
-  return reduce(select(match, place, full_like(place, 0)), Reducer::kAdd, {2});
-}
-
 /// X of A X = B for A = P L U; all [b, ., .].
 Value solve_with_lu(Value packed, Value permutation, Value b) {
   const Value y = solve_triangle(packed, permute_rows(b, permutation), true, true, true);

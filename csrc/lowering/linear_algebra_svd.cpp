@@ -156,6 +156,8 @@ std::vector<Value> linalg_svd(const OpCall& call) {
   }
   const bool wide = m < n;
   Svd svd = decompose_tall(wide ? adjoint(a) : a, full, vectors);
+  check_none(call, not_finite(a),
+             "linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values.");
   check_none(call, svd.failed,
              "linalg.svd: The algorithm failed to converge because the input matrix is ill-conditioned or has too many "
              "repeated singular values");
