@@ -1,5 +1,5 @@
-// LDL factorisations of symmetric and Hermitian matrices with the pivoting of Bunch and Kaufman (Some stable methods for
-// calculating inertia and solving symmetric linear systems, 1977), in LAPACK's packed form of a lower triangle
+// LDL factorisations of symmetric and Hermitian matrices with the pivoting of Bunch and Kaufman (Some stable methods
+// for calculating inertia and solving symmetric linear systems, 1977), in LAPACK's packed form of a lower triangle
 // (?SYTRF, ?HETRF): D's blocks of one or two rows on the diagonal, multipliers below, pivots 1-based and negative for
 // blocks of two.
 
@@ -78,8 +78,8 @@ Pivot choose_pivot(Value a, Value k) {
   const Value zero = full_like(diagonal, 0);
   const Value column_most = maximum(below.size, zero);
   const Value row = line(a, below.place, 1);
-  const Value others = bit_and(compare(place, from, Compare::kGe),
-                               logical_not(is_equal(place, spread(below.place, place.dims()))));
+  const Value others =
+      bit_and(compare(place, from, Compare::kGe), logical_not(is_equal(place, spread(below.place, place.dims()))));
   const Value row_most = maximum(largest_of(row, others).size, zero);
   const Value factor = full_like(diagonal, alpha);
   const Value safe = select(above_zero(row_most), row_most, full_like(row_most, 1));
@@ -138,7 +138,8 @@ std::vector<Value> eliminate(std::span<const Value> state, bool hermitian) {
   const Value moved = add(k, two);
   const Value trailing_column = compare(index_along(builder, dims, 2), spread(k, dims), Compare::kGe);
   const Value trailing_row = compare(index_along(builder, dims, 1), spread(k, dims), Compare::kGe);
-  const Value swapped = exchange(exchange(state[0], moved, pivot.row, 1, trailing_column), moved, pivot.row, 2, trailing_row);
+  const Value swapped =
+      exchange(exchange(state[0], moved, pivot.row, 1, trailing_column), moved, pivot.row, 2, trailing_row);
 
   const Update u = update_of(swapped, k, pivot, hermitian);
   const auto outer = [&](Value w, Value x) {
@@ -159,14 +160,14 @@ std::vector<Value> eliminate(std::span<const Value> state, bool hermitian) {
 
   const Value place = index_along(builder, state[2].dims(), 1);
   const Value here = spread(k, place.dims());
-  const Value covered = bit_and(compare(place, here, Compare::kGe), compare(place, spread(moved, place.dims()), Compare::kLe));
+  const Value covered =
+      bit_and(compare(place, here, Compare::kGe), compare(place, spread(moved, place.dims()), Compare::kLe));
   const Value one_based = plus(pivot.row, 1);
   const Value entry = select(pivot.two, negate(one_based), one_based);
   const Value pivots = select(bit_and(covered, spread(active, place.dims())), spread(entry, place.dims()), state[2]);
   const Value first_bad = bit_and(bit_and(active, pivot.none), is_equal(state[3], full_like(state[3], 0)));
   const Value steps = select(active, plus(two, 1), full_like(two, 0));
-  return {select_matrix(active, next, state[0]), add(state[1], steps), pivots,
-          select(first_bad, plus(k, 1), state[3])};
+  return {select_matrix(active, next, state[0]), add(state[1], steps), pivots, select(first_bad, plus(k, 1), state[3])};
 }
 
 /// self, hermitian, check_errors -> LD, pivots, info.
@@ -190,7 +191,8 @@ std::vector<Value> linalg_ldl_factor_ex(const OpCall& call) {
       },
       [&](std::span<const Value> v) { return eliminate(v, hermitian); });
   if (call.boolean(2)) {
-    check_none(call, above_zero(last[3]), "torch.linalg.ldl_factor_ex: The factorization found a column of zeros, so D is singular");
+    check_none(call, above_zero(last[3]),
+               "torch.linalg.ldl_factor_ex: The factorization found a column of zeros, so D is singular");
   }
   return {to_result(call, 0, triangle(last[0], true)), to_result(call, 1, last[2]), to_result(call, 2, last[3])};
 }
@@ -209,8 +211,8 @@ Value moved(Value x, int64_t amount) {
   return slice(pad(x, zero, low, high, Dims(x.rank(), 0)), start, limit, Dims(x.rank(), 1));
 }
 
-/// What packed factors describe: A with rows and columns in the order of `permutation` (i32[b, n]) is L D L' with a unit
-/// triangle L. Entry i of `first` (i1[b, n]) tells whether a block of two begins there.
+/// What packed factors describe: A with rows and columns in the order of `permutation` (i32[b, n]) is L D L' with a
+/// unit triangle L. Entry i of `first` (i1[b, n]) tells whether a block of two begins there.
 struct Ldl {
   Value l, permutation, first;
 };
@@ -224,20 +226,19 @@ Ldl unpacked(Value packed, Value pivots) {
   const Value state[] = {triangle(packed, true, 1), index_along(builder, {b, n, 1}, 1),
                          builder.constant(int64_t{0}, {DType::kBool, {b, n}}), builder.constant(int64_t{0}, flags)};
   const Value fixed[] = {pivots};
-  const auto last =
-      counted_loop(number(builder, n), state, fixed, [&](Value i, std::span<const Value> v, auto rest) {
-        const Value place = broadcast_to(i, {b});
-        const Value entry = pick(rest[0], place);
-        const Value in_two = compare(entry, full_like(entry, 0), Compare::kLt);
-        const Value opens = bit_and(in_two, logical_not(v[3])), closes = bit_and(in_two, v[3]);
-        const Value target = select(opens, place, plus(abs(entry), -1));
-        const Value begin = subtract(place, convert(closes, DType::kS32));
-        const Value earlier = compare(index_along(i.builder(), dims, 2), spread(begin, dims), Compare::kLt);
-        const Value all = i.builder().constant(int64_t{1}, {DType::kBool, {b, n, 1}});
-        const Value here = is_equal(index_along(i.builder(), {b, n}, 1), spread(place, {b, n}));
-        return std::vector<Value>{exchange(v[0], place, target, 1, earlier), exchange(v[1], place, target, 1, all),
-                                  bit_or(v[2], bit_and(here, spread(opens, {b, n}))), opens};
-      });
+  const auto last = counted_loop(number(builder, n), state, fixed, [&](Value i, std::span<const Value> v, auto rest) {
+    const Value place = broadcast_to(i, {b});
+    const Value entry = pick(rest[0], place);
+    const Value in_two = compare(entry, full_like(entry, 0), Compare::kLt);
+    const Value opens = bit_and(in_two, logical_not(v[3])), closes = bit_and(in_two, v[3]);
+    const Value target = select(opens, place, plus(abs(entry), -1));
+    const Value begin = subtract(place, convert(closes, DType::kS32));
+    const Value earlier = compare(index_along(i.builder(), dims, 2), spread(begin, dims), Compare::kLt);
+    const Value all = i.builder().constant(int64_t{1}, {DType::kBool, {b, n, 1}});
+    const Value here = is_equal(index_along(i.builder(), {b, n}, 1), spread(place, {b, n}));
+    return std::vector<Value>{exchange(v[0], place, target, 1, earlier), exchange(v[1], place, target, 1, all),
+                              bit_or(v[2], bit_and(here, spread(opens, {b, n}))), opens};
+  });
   // Below the first diagonal entry of a block of two stands D's, not a multiplier.
   const Value beside = is_equal(entry_index(packed, 0), plus(entry_index(packed, 1), 1));
   const Value of_d = bit_and(beside, broadcast_in_dim(last[2], dims, {0, 2}));

@@ -145,6 +145,10 @@ Svd decompose_tall(Value a, bool full, bool vectors) {
 
 /// A, full_matrices, compute_uv, driver.
 std::vector<Value> linalg_svd(const OpCall& call) {
+  if (call.has(3)) {
+    throw Error(Code::kInvalidArgument,
+                "torch.linalg.svd: keyword argument `driver=` is only supported on CUDA inputs with cuSOLVER backend.");
+  }
   const Value a = flatten_batch(call.tensor(0));
   const bool full = call.boolean(1), vectors = call.boolean(2);
   const int64_t b = a.dim(0), m = a.dim(1), n = a.dim(2);
