@@ -132,6 +132,15 @@ at::Tensor residuals_of(const LeastSquares& result, const at::Tensor& a, const a
   return b.sub(result.projection).abs().square().sum(-2);
 }
 
+/// `solution` where LAPACK leaves it, column by column at the head of what held B: strides are then the CPU's.
+at::Tensor placed_like_lapack(const at::Tensor& solution, int64_t rows) {
+  std::vector<int64_t> sizes = solution.sizes().vec();
+  std::swap(sizes.end()[-1], sizes.end()[-2]);
+  sizes.back() = std::max(rows, sizes.back());
+  const at::Tensor place = at::empty(sizes, solution.options()).mT().narrow(-2, 0, solution.size(-2));
+  return place.copy_(solution);
+}
+
 /// solution, residuals, rank, singular_values.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstsq(const at::Tensor& a, const at::Tensor& b,
                                                                  std::optional<double> rcond,
@@ -146,6 +155,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstsq(const at::Tenso
   const double most = rcond.value_or(epsilon * static_cast<double>(std::max(a.size(-2), a.size(-1))));
   LeastSquares result = method == "gels" ? solve_by_qr(a, columns) : solve_by_singular_values(a, columns, most);
   const at::Tensor residuals = residuals_of(result, a, columns, method != "gelsy");
+  result.solution = placed_like_lapack(result.solution, a.size(-2));
   if (vectors) result.solution = result.solution.squeeze(-1);
   if (method == "gels") result.rank = at::empty({0}, a.options().dtype(at::kLong));
   if (method == "gels" || method == "gelsy") result.singular_values = at::empty({0}, residuals.options());
