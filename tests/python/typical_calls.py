@@ -259,7 +259,9 @@ def linear_algebra_svd(dtype: torch.dtype) -> object:
 
 @call
 def linear_algebra_eig(dtype: torch.dtype) -> object:
-    return torch.linalg.eig(floats(2, 4, 4, dtype=torch.float32)), torch.linalg.eigvals(floats(4, 4, dtype=torch.float32))
+    return torch.linalg.eig(floats(2, 4, 4, dtype=torch.float32)), torch.linalg.eigvals(
+        floats(4, 4, dtype=torch.float32)
+    )
 
 
 @call
