@@ -3,6 +3,7 @@
 // logarithm of the size.
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <torch/library.h>
 
 #include <bit>
@@ -47,6 +48,9 @@ at::Tensor select_masked(const at::Tensor& self, const at::Tensor& mask) {
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
   TORCH_CHECK(self.scalar_type() == out.scalar_type(),
               "masked_select(): self and result must have the same scalar type");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, mask);
   const at::Tensor result = select_masked(self, mask);
   resize_output(out, result.sizes());
   return out.copy_(result);

@@ -116,6 +116,7 @@ void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySe
     thread_local Signature signature;
     uint64_t gather = 0;
     if (op_.factory) resize_factory_output(torch::jit::last(*stack, count));
+    if (op_.form == Form::kOut && op_.row->separate_out) refuse_shared_output(torch::jit::last(*stack, count));
     // Each out tensor may be resized once, each tensor may fall back to its general window once.
     for (size_t attempt = 0;; ++attempt) {
       TORCH_INTERNAL_ASSERT(attempt <= 64, "the plan of ", op_.name, " does not settle");
@@ -134,8 +135,11 @@ void RowKernel::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySe
       }
       if (found.resize) {
         const at::Tensor out = arguments[op_.written[found.resize->out]].toTensor();
-        const Dims& sizes = found.resize->sizes;
+        const Dims &sizes = found.resize->sizes, &strides = found.resize->strides;
         resize_output(out, {sizes.data(), sizes.size()});
+        if (strides != Dims(out.strides())) {
+          out.as_strided_({sizes.data(), sizes.size()}, {strides.data(), strides.size()});
+        }
         continue;
       }
       // A window may lie where the plan's layout does not reach: then its general form serves.
@@ -209,6 +213,20 @@ void RowKernel::refuse_partial_overlap(const Signature& signature, at::ArrayRef<
     for (const TensorUse& use : signature.tensors) {
       if (use.tensor->is_same(written) || !use.tensor->is_alias_of(written)) continue;
       at::assert_no_partial_overlap(written, *use.tensor);
+    }
+  }
+}
+
+void RowKernel::refuse_shared_output(at::ArrayRef<c10::IValue> arguments) const {
+  for (size_t i : op_.written) {
+    const at::Tensor& out = arguments[i].toTensor();
+    at::assert_no_internal_overlap(out);
+    for (size_t k = 0; k < op_.kinds.size(); ++k) {
+      if (arguments[k].isTensor()) {
+        at::assert_no_overlap(out, arguments[k].toTensor());
+      } else if (arguments[k].isTensorList()) {
+        for (const at::Tensor& input : arguments[k].toTensorVector()) at::assert_no_overlap(out, input);
+      }
     }
   }
 }

@@ -181,11 +181,13 @@ void order_by_column(at::Tensor& result) {
   result = at::detail::empty_strided_meta(sizes, strides, result.scalar_type());
 }
 
-void check_castable(const Metadata& meta) {
+void check_castable(const Operator& op, const Metadata& meta) {
   for (size_t k = 0; k < std::min(meta.results.size(), meta.written.size()); ++k) {
     if (!meta.results[k].defined() || !meta.written[k].defined()) continue;
     const c10::ScalarType from = meta.results[k].scalar_type();
     const c10::ScalarType to = meta.written[k].scalar_type();
+    TORCH_CHECK(from == to || !op.row->exact_out || op.form != Form::kOut, "Expected out tensor to have dtype ", from,
+                ", but got ", to, " instead");
     TORCH_CHECK(c10::canCast(from, to), "result type ", from, " can't be cast to the desired output type ", to);
   }
 }
@@ -224,7 +226,7 @@ Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> argument
 
   torch::jit::Stack written_form = meta_arguments(op, arguments, arguments.size());
   collect_written(op, written_form, meta.written);
-  check_castable(meta);
+  check_castable(op, meta);
   // For the checks that only the written form makes: an in-place result must not broadcast self.
   run_meta(op.handle, written_form);
   return meta;

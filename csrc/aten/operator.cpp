@@ -162,7 +162,8 @@ std::vector<Operator> operators_of_table() {
       if (auto out = find_out_form(*named, overloads)) all.emplace_back(*out, *out, &row, Form::kOut);
       continue;
     }
-    if (auto inplace = find_schema(base + "_", overload); inplace && inplace->schema().is_mutable()) {
+    if (auto inplace = find_schema(base + "_", overload);
+        inplace && inplace->schema().is_mutable() && same_inputs(named->schema(), inplace->schema())) {
       all.emplace_back(*inplace, *named, &row, Form::kInplace);
     }
     if (auto out = find_out_form(*named, overloads)) all.emplace_back(*out, *named, &row, Form::kOut);

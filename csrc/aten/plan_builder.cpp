@@ -49,7 +49,11 @@ class PlanBuilder {
     for (size_t k = 0; k < meta_.written.size(); ++k) {
       const at::Tensor& given = arguments_[op_.written[k]].toTensor();
       const at::Tensor& result = op_.functional == op_.handle ? meta_.written[k] : meta_.results[k];
-      if (given.sizes() != result.sizes()) return ResizeOut{k, Dims(result.sizes())};
+      if (given.sizes() == result.sizes()) continue;
+      // The out= form's own meta kernel has resized its twin.
+      const at::Tensor& twin = meta_.written[k];
+      const Dims sizes(result.sizes());
+      return ResizeOut{k, sizes, twin.sizes() == result.sizes() ? Dims(twin.strides()) : contiguous_strides(sizes)};
     }
     return std::nullopt;
   }

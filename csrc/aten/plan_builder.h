@@ -35,6 +35,7 @@ struct PlannedCall {
 struct ResizeOut {
   size_t out;  // number among the written tensors
   Dims sizes;
+  Dims strides;  // as PyTorch's kernel lays it out; column by column for factors of matrices
 };
 
 /// `dynamic_scalars`: numbers that are neither fixed nor run-time become run-time operands too.

@@ -1,8 +1,11 @@
 // Cells of LSTM and GRU: PyTorch's recurrent layers call fused cells on every device but the CPU. Ours are
-// their formulas in operators that have rows; the layer's loop then fuses them like anything else.
+// their formulas in operators that have rows. A cell is one operator to PyTorch, so strict launches it as one
+// program; in fused mode the layer's loop fuses with it like anything else.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
+
+#include "graph/policy.h"
 
 namespace tpu::aten {
 namespace {
@@ -17,6 +20,7 @@ at::Tensor with_bias(const at::Tensor& gates, const MaybeTensor& bias) {
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates,
                                                          const at::Tensor& cx, const MaybeTensor& input_bias,
                                                          const MaybeTensor& hidden_bias) {
+  const graph::OperatorScope scope(input_gates.device().index());
   const auto parts = (with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias)).chunk(4, 1);
   const at::Tensor in = parts[0].sigmoid(), forget = parts[1].sigmoid(), cell = parts[2].tanh(),
                    out = parts[3].sigmoid();
@@ -28,6 +32,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(const MaybeTen
                                                                   const MaybeTensor& grad_cy, const at::Tensor& cx,
                                                                   const at::Tensor& cy, const at::Tensor& workspace,
                                                                   bool has_bias) {
+  const graph::OperatorScope scope(workspace.device().index());
   const auto parts = workspace.chunk(4, 1);
   const at::Tensor &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
   const bool from_hidden = grad_hy && grad_hy->defined();
@@ -50,6 +55,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(const MaybeTen
 std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates,
                                             const at::Tensor& hx, const MaybeTensor& input_bias,
                                             const MaybeTensor& hidden_bias) {
+  const graph::OperatorScope scope(input_gates.device().index());
   const auto in = with_bias(input_gates, input_bias).chunk(3, 1);
   const auto hidden = with_bias(hidden_gates, hidden_bias).chunk(3, 1);
   const at::Tensor reset = (in[0] + hidden[0]).sigmoid(), update = (in[1] + hidden[1]).sigmoid();
@@ -60,6 +66,7 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor& input_gates, const
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_backward(const at::Tensor& grad_hy,
                                                                                          const at::Tensor& workspace,
                                                                                          bool has_bias) {
+  const graph::OperatorScope scope(workspace.device().index());
   const auto parts = workspace.chunk(5, 1);
   const at::Tensor &reset = parts[0], &update = parts[1], &fresh = parts[2], &hx = parts[3], &hidden_new = parts[4];
   const at::Tensor grad_new = grad_hy * (1 - update) * (1 - fresh * fresh);

@@ -245,6 +245,6 @@ void Signature::add_sharing() {
   }
 }
 
-uint64_t Signature::hash() const { return hash_words(key.data(), key.size()); }
+uint64_t Signature::hash() const { return table_hash(hash_words(key.data(), key.size())); }
 
 }  // namespace tpu::aten

@@ -35,11 +35,13 @@ std::unordered_map<c10::OperatorName, Tapes>& all_tapes() {
 }
 std::atomic<int64_t> replays{0}, kept{0};
 
+uint64_t table_hash(const TapeKey& key) { return tpu::table_hash(hash_words(key.words().data(), key.words().size())); }
+
 // REQUIRES: tapes_mutex.
 const Tapes::Entry* find_entry(const c10::OperatorHandle& op, const TapeKey& key) {
   const auto found = all_tapes().find(op.operator_name());
   if (found == all_tapes().end()) return nullptr;
-  auto [first, last] = found->second.entries.equal_range(hash_words(key.words().data(), key.words().size()));
+  auto [first, last] = found->second.entries.equal_range(table_hash(key));
   for (; first != last; ++first) {
     if (first->second.key == key.words()) return &first->second;
   }
@@ -292,8 +294,7 @@ void keep_tape(const c10::OperatorHandle& op, const TapeKey& key, std::shared_pt
   std::lock_guard lock(tapes_mutex);
   if (find_entry(op, key) != nullptr) return;
   kept.fetch_add(tape != nullptr, std::memory_order_relaxed);
-  all_tapes()[op.operator_name()].entries.emplace(hash_words(key.words().data(), key.words().size()),
-                                                  Tapes::Entry{key.words(), std::move(tape)});
+  all_tapes()[op.operator_name()].entries.emplace(table_hash(key), Tapes::Entry{key.words(), std::move(tape)});
 }
 
 TapeStats tape_stats() { return {kept.load(), replays.load()}; }

@@ -25,8 +25,9 @@ inline constexpr char kCache[] = "TORCH_TPU_CACHE";                        // 0 
 inline constexpr char kCacheSizeMb[] = "TORCH_TPU_CACHE_SIZE_MB";          // bound of the disk cache
 inline constexpr char kProgramMemoryMb[] = "TORCH_TPU_PROGRAM_MEMORY_MB";  // bound of compiled programs in memory
 inline constexpr char kCompileThreads[] = "TORCH_TPU_COMPILE_THREADS";
-inline constexpr char kDebug[] = "TORCH_TPU_DEBUG";       // 1..5, see base/log.h
-inline constexpr char kDumpDir[] = "TORCH_TPU_DUMP_DIR";  // writes each program's text there
-inline constexpr char kProbing[] = "TORCH_TPU_PROBING";   // set by the engine for tpu_probe, not by people
+inline constexpr char kDebug[] = "TORCH_TPU_DEBUG";         // 1..5, see base/log.h
+inline constexpr char kDumpDir[] = "TORCH_TPU_DUMP_DIR";    // writes each program's text there
+inline constexpr char kHashBits[] = "TORCH_TPU_HASH_BITS";  // keep so few bits of table hashes; for tests
+inline constexpr char kProbing[] = "TORCH_TPU_PROBING";     // set by the engine for tpu_probe, not by people
 
 }  // namespace tpu::env

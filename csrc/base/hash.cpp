@@ -1,5 +1,8 @@
 #include "base/hash.h"
 
+#include "base/env.h"
+#include "base/error.h"
+
 namespace tpu {
 namespace {
 
@@ -15,7 +18,19 @@ uint64_t hash_text(std::string_view text, uint64_t seed) {
   return mix(mix(seed, tail), text.size());
 }
 
+// 64 bits or more: everything.
+uint64_t kept_bits() {
+  const int64_t bits = env::integer(env::kHashBits, 64);
+  if (bits < 0) throw Error(Code::kValue, std::string(env::kHashBits) + " must not be negative");
+  return bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;
+}
+
 }  // namespace
+
+uint64_t table_hash(uint64_t hash) {
+  static const uint64_t mask = kept_bits();
+  return hash & mask;
+}
 
 Fingerprint fingerprint(std::string_view text) {
   return {hash_text(text, 0x243f6a8885a308d3ULL), hash_text(text, 0x13198a2e03707344ULL)};

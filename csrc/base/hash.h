@@ -16,6 +16,10 @@ inline uint64_t mix(uint64_t seed, uint64_t value) {
   return seed ^ (seed >> 29);
 }
 
+/// `hash` as a table in memory files an entry under it. All of it, unless TORCH_TPU_HASH_BITS keeps less: with 0
+/// bits everything collides, and only the comparison of the full key keeps entries apart. Tests run models that way.
+uint64_t table_hash(uint64_t hash);
+
 /// Hash of a run of words.
 inline uint64_t hash_words(const uint64_t* words, size_t count, uint64_t seed = 0) {
   for (size_t i = 0; i < count; ++i) seed = mix(seed, words[i]);

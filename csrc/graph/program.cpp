@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/hash.h"
 #include "stablehlo/ops.h"
 
 namespace tpu::graph {
@@ -170,7 +171,7 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
 
 ProgramCache::Lookup ProgramCache::find(const Recording& recording, const OutputMask& alive) {
   Lookup result;
-  auto [first, last] = index_.equal_range(recording.hash);
+  auto [first, last] = index_.equal_range(table_hash(recording.hash));
   for (; first != last; ++first) {
     const Entries::iterator entry = first->second;
     if (entry->key != recording.key) continue;
@@ -186,8 +187,8 @@ ProgramCache::Lookup ProgramCache::find(const Recording& recording, const Output
 std::vector<std::shared_ptr<Program>> ProgramCache::insert(const Recording& recording, OutputMask alive,
                                                            std::shared_ptr<Program> program) {
   bytes_ += program->memory;
-  entries_.push_front({recording.hash, recording.key, std::move(alive), std::move(program)});
-  index_.emplace(recording.hash, entries_.begin());
+  entries_.push_front({table_hash(recording.hash), recording.key, std::move(alive), std::move(program)});
+  index_.emplace(entries_.front().hash, entries_.begin());
   std::vector<std::shared_ptr<Program>> removed;
   while (bytes_ > limit_bytes_ && entries_.size() > 1) removed.push_back(remove_oldest());
   return removed;

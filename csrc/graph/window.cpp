@@ -84,9 +84,16 @@ Value reinterpret_flat(Value x, DType dtype) {
   return from_words(words, dtype);
 }
 
-Value reinterpret_back(Value x, const TensorType& type) {
+Value reinterpret_back(Value x, const TensorType& type, Value old) {
   if (x.dtype() == type.dtype) return hlo::reshape(x, type.dims);
-  return hlo::reshape(from_words(to_words(x), type.dtype), type.dims);
+  Value words = to_words(x);
+  const auto bytes = static_cast<int64_t>(type.bytes());
+  const auto reached = static_cast<int64_t>(x.type().bytes());
+  if (reached < bytes) {
+    const Value parts[] = {resize_words(words, 1), hlo::slice(resize_words(to_words(old), 1), {reached}, {bytes}, {1})};
+    words = hlo::concatenate(parts, 0);
+  }
+  return hlo::reshape(from_words(words, type.dtype), type.dims);
 }
 
 // ---- analysis ----------------------------------------------------------------------------------------
@@ -96,8 +103,10 @@ Layout Layout::make(const TensorType& base, const Window& window, int64_t offset
   layout.base_ = base;
   layout.window_ = window;
   layout.typed_base_ = base;
-  if (base.dtype != window.dtype) {
-    layout.typed_base_ = {window.dtype, {static_cast<int64_t>(base.bytes() / byte_size(window.dtype))}};
+  // As bytes: a write must leave those around it that are neither 0 nor 1.
+  const DType dtype = window.dtype == DType::kBool && base.dtype != DType::kBool ? DType::kU8 : window.dtype;
+  if (base.dtype != dtype) {
+    layout.typed_base_ = {dtype, {static_cast<int64_t>(base.bytes() / byte_size(dtype))}};
   }
   const int64_t numel = product(window.sizes);
   const int64_t total = layout.typed_base_.numel();
@@ -106,7 +115,7 @@ Layout Layout::make(const TensorType& base, const Window& window, int64_t offset
   if (same || numel == 0) {
     // An empty window reads nothing: the base's own elements are never touched.
     layout.kind_ = same ? Kind::kIdentity : Kind::kGather;
-    layout.covers_base_ = same || total == 0;
+    layout.covers_base_ = same || base.numel() == 0;
     return layout;
   }
   layout.kind_ = Kind::kDigits;
@@ -187,7 +196,8 @@ void Layout::finish_digits() {
     }
     return false;
   }();
-  covers_base_ = !broadcast && std::all_of(digits_.begin(), digits_.end(), [](const Digit& d) { return d.full(); });
+  covers_base_ = !broadcast && typed_base_.bytes() == base_.bytes() &&
+                 std::all_of(digits_.begin(), digits_.end(), [](const Digit& d) { return d.full(); });
 }
 
 size_t Layout::start_count() const {
@@ -219,15 +229,15 @@ std::optional<Dims> Layout::starts(int64_t offset) const {
 // ---- programs ----------------------------------------------------------------------------------------
 
 Value Layout::to_digits(Value base) const {
-  Value typed = base_.dtype == window_.dtype ? base : reinterpret_flat(base, window_.dtype);
+  Value typed = base_.dtype == typed_base_.dtype ? base : reinterpret_flat(base, typed_base_.dtype);
   Dims dims;
   for (const Digit& digit : digits_) dims.push_back(digit.size);
   return hlo::reshape(typed, dims);
 }
 
-Value Layout::from_digits(Value digits) const {
-  return base_.dtype == window_.dtype ? hlo::reshape(digits, base_.dims)
-                                      : reinterpret_back(hlo::reshape(digits, typed_base_.dims), base_);
+Value Layout::from_digits(Value digits, Value old) const {
+  if (base_.dtype == typed_base_.dtype) return hlo::reshape(digits, base_.dims);
+  return reinterpret_back(hlo::reshape(digits, typed_base_.dims), base_, old);
 }
 
 std::vector<Value> Layout::full_starts(hlo::Builder& builder, std::span<const Value> starts) const {
@@ -255,9 +265,10 @@ Value Layout::read(Value base, std::span<const Value> starts) const {
   const int64_t numel = product(window_.sizes);
   if (numel == 0) return builder.constant(0.0, {window_.dtype, window_.sizes});
   if (kind_ == Kind::kGather) {
-    const Value flat = reinterpret_flat(base, window_.dtype);
+    const Value flat = reinterpret_flat(base, typed_base_.dtype);
     const hlo::GatherDims dims{{}, {0}, {}, {}, {0}, 1};
-    return hlo::reshape(hlo::gather(flat, gather_indices(builder, starts), dims, {1}), window_.sizes);
+    const Value taken = hlo::gather(flat, gather_indices(builder, starts), dims, {1});
+    return hlo::reshape(hlo::convert(taken, window_.dtype), window_.sizes);
   }
   Value value = to_digits(base);
   if (!std::all_of(digits_.begin(), digits_.end(), [](const Digit& d) { return d.full(); })) {
@@ -272,6 +283,7 @@ Value Layout::read(Value base, std::span<const Value> starts) const {
       value = hlo::slice(value, zeros, extents, steps);
     }
   }
+  value = hlo::convert(value, window_.dtype);
   // Drop single positions, order the rest as the window's dims, then add broadcast and size-1 dims.
   Dims kept_sizes, axes_of_kept;
   for (const Digit& digit : digits_) {
@@ -297,17 +309,14 @@ Value Layout::write(hlo::Builder& builder, Value base, Value value, std::span<co
     if (base.defined()) return base;
     return builder.constant(0.0, base_);
   }
+  value = hlo::convert(value, typed_base_.dtype);
   if (kind_ == Kind::kGather) {
-    const Value flat = reinterpret_flat(base, window_.dtype);
+    const Value flat = reinterpret_flat(base, typed_base_.dtype);
     const hlo::ScatterDims dims{{}, {0}, {}, {}, {0}, 1};
     const auto replace = [](std::span<const Value> a) { return std::vector<Value>{a[1]}; };
     const Value updated =
         hlo::scatter(flat, gather_indices(builder, starts), hlo::reshape(value, {numel}), dims, replace);
-    // A tail that is no whole element of the window's dtype keeps its old bytes.
-    if (updated.type().bytes() != base_.bytes()) {
-      throw tpu::Error(tpu::Code::kNotImplemented, "in-place write through a dtype view over a storage of odd size");
-    }
-    return reinterpret_back(updated, base_);
+    return reinterpret_back(updated, base_, base);
   }
   Dims kept_axes, counts, extents, interior;
   for (const Digit& digit : digits_) {
@@ -323,19 +332,19 @@ Value Layout::write(hlo::Builder& builder, Value base, Value value, std::span<co
   for (int64_t axis : sorted) kept_sizes.push_back(window_.sizes[static_cast<size_t>(axis)]);
   for (int64_t axis : kept_axes) order.push_back(std::find(sorted.begin(), sorted.end(), axis) - sorted.begin());
   value = hlo::reshape(hlo::transpose(hlo::reshape(value, kept_sizes), order), counts);
-  if (covers_base_) return from_digits(value);
+  if (covers_base_) return from_digits(value, base);
 
   const Value digits = to_digits(base);
   const std::vector<Value> at = full_starts(builder, starts);
-  if (extents == counts) return from_digits(hlo::dynamic_update_slice(digits, value, at));
+  if (extents == counts) return from_digits(hlo::dynamic_update_slice(digits, value, at), base);
   // With steps, the gaps keep what was there.
   const Dims none(counts.size(), 0);
   const Value old = hlo::dynamic_slice(digits, at, extents);
-  const Value zero = builder.constant(0.0, {window_.dtype, {}});
+  const Value zero = builder.constant(0.0, {typed_base_.dtype, {}});
   const Value spread = hlo::pad(value, zero, none, none, interior);
   const Value mask = hlo::pad(builder.constant(int64_t{1}, {DType::kBool, counts}),
                               builder.constant(int64_t{0}, {DType::kBool, {}}), none, none, interior);
-  return from_digits(hlo::dynamic_update_slice(digits, hlo::select(mask, spread, old), at));
+  return from_digits(hlo::dynamic_update_slice(digits, hlo::select(mask, spread, old), at), base);
 }
 
 }  // namespace tpu::graph

@@ -62,13 +62,13 @@ class Layout {
   bool map_to_radix(int64_t total);
   void finish_digits();
   Value to_digits(Value base) const;
-  Value from_digits(Value digits) const;
+  Value from_digits(Value digits, Value old) const;
   Value gather_indices(stablehlo::Builder& builder, std::span<const Value> starts) const;
   std::vector<Value> full_starts(stablehlo::Builder& builder, std::span<const Value> starts) const;
 
   Kind kind_ = Kind::kIdentity;
   TensorType base_;        // as stored
-  TensorType typed_base_;  // with the window's dtype: flat when the dtypes differ
+  TensorType typed_base_;  // with the window's dtype (bool: bytes, unless stored as bool): flat when the dtypes differ
   Window window_;
   std::vector<Digit> digits_;
   bool covers_base_ = false;
@@ -76,7 +76,8 @@ class Layout {
 
 /// Same bits as `x`, read as `dtype`, flat. bool counts as a byte that is 0 or 1; complex as (real, imag).
 Value reinterpret_flat(Value x, DType dtype);
-/// Inverse: flat `x` written back as a value of type `type`.
-Value reinterpret_back(Value x, const TensorType& type);
+/// Inverse: flat `x` written back as a value of type `type`. Bytes that `x` does not reach, behind its last whole
+/// element, are those of `old`, which may be undefined where there are none.
+Value reinterpret_back(Value x, const TensorType& type, Value old);
 
 }  // namespace tpu::graph

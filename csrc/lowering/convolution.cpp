@@ -24,9 +24,19 @@ struct Geometry {
 /// `list` with one entry per spatial dim: a single entry stands for all.
 Dims per_dim(Dims list, size_t count) { return list.size() == count ? list : Dims(count, list.empty() ? 0 : list[0]); }
 
+void require_all(const Dims& values, int64_t least, const char* message) {
+  for (int64_t value : values) {
+    if (value < least) throw Error(Code::kInvalidArgument, message);
+  }
+}
+
 Geometry geometry_of(const OpCall& call, size_t stride, size_t groups, size_t spatial) {
-  return {per_dim(call.ints(stride), spatial), per_dim(call.ints(stride + 1), spatial),
-          per_dim(call.ints(stride + 2), spatial), call.integer(groups)};
+  Geometry g{per_dim(call.ints(stride), spatial), per_dim(call.ints(stride + 1), spatial),
+             per_dim(call.ints(stride + 2), spatial), call.integer(groups)};
+  require_all(g.padding, 0, "negative padding is not supported");
+  require_all(g.stride, 1, "non-positive stride is not supported");
+  require_all(g.dilation, 1, "dilation should be greater than zero");
+  return g;
 }
 
 Dims spatial_dims(size_t rank) {

@@ -25,6 +25,11 @@ Values zero(const OpCall& call) { return {call.builder().constant(int64_t{0}, ca
 // masked_fill(self, mask, value)
 Values masked_fill(const OpCall& call) {
   const TensorType& type = call.result_type();
+  if (is_complex(call.dtype(2)) && !is_complex(type.dtype)) {
+    const Value imaginary = hlo::imag(call.operand(2, call.dtype(2)));
+    call.check(hlo::compare(imaginary, full_like(imaginary, 0), hlo::Compare::kNe), Code::kInvalidArgument,
+               "value cannot be converted to type " + std::string(torch_name(type.dtype)) + " without overflow");
+  }
   const auto operand = [&](size_t i, DType dtype) { return broadcast_to(call.operand(i, dtype), type.dims); };
   return {hlo::select(operand(1, DType::kBool), operand(2, type.dtype), operand(0, type.dtype))};
 }

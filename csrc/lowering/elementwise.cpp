@@ -159,6 +159,12 @@ Value complex_from_polar(Value length, Value angle) {
 template <Binary f>
 Values complex_from_parts(const OpCall& call) {
   DType dtype = real_type(call.result_type().dtype);
+  for (size_t i : {size_t{0}, size_t{1}}) {
+    if (call.dtype(i) == dtype) continue;
+    throw Error(Code::kInvalidArgument,
+                "Expected both parts of a complex number to have the same scalar type, but got " +
+                    std::string(torch_name(call.dtype(0))) + " and " + std::string(torch_name(call.dtype(1))));
+  }
   return {f(elementwise_operand(call, 0, dtype), elementwise_operand(call, 1, dtype))};
 }
 
@@ -239,8 +245,8 @@ constexpr Row kRows[] = {
 
     {"angle", unary_of_input<angle>},
     {"_conj_physical", unary<conjugate>},
-    {"complex", complex_from_parts<hlo::complex>},
-    {"polar", complex_from_parts<complex_from_polar>},
+    {.name = "complex", .lower = complex_from_parts<hlo::complex>, .exact_out = true},
+    {.name = "polar", .lower = complex_from_parts<complex_from_polar>, .exact_out = true},
 };
 
 }  // namespace

@@ -18,15 +18,39 @@ Value scaled(const OpCall& call, Value b, size_t alpha) {
   return hlo::multiply(b, rounded_operand(call, alpha));
 }
 
+/// PyTorch's checks of the `alpha` (argument 2) of add and sub.
+void check_alpha(const OpCall& call) {
+  const DType alpha = call.dtype(2), result = call.promoted();
+  if (alpha == DType::kBool && result != DType::kBool) {
+    throw Error(Code::kInvalidArgument, "Boolean alpha only supported for Boolean results.");
+  }
+  if (is_integral_or_bool(result) && (is_floating(alpha) || is_complex(alpha))) {
+    throw Error(Code::kInvalidArgument,
+                "For integral input tensors, argument alpha must not be a floating point number.");
+  }
+}
+
 Values add_scaled(const OpCall& call) {
+  check_alpha(call);
   return finish(call, hlo::add(rounded_operand(call, 0), scaled(call, rounded_operand(call, 1), 2)));
 }
 
+void refuse_bool(const OpCall& call) {
+  if (call.dtype(0) != DType::kBool && call.dtype(1) != DType::kBool) return;
+  throw Error(Code::kInvalidArgument,
+              "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
+              "use the `~` or `logical_not()` operator instead.");
+}
+
 Values subtract_scaled(const OpCall& call) {
+  refuse_bool(call);
+  check_alpha(call);
   return finish(call, hlo::subtract(rounded_operand(call, 0), scaled(call, rounded_operand(call, 1), 2)));
 }
 
 Values reverse_subtract_scaled(const OpCall& call) {
+  refuse_bool(call);
+  check_alpha(call);
   return finish(call, hlo::subtract(rounded_operand(call, 1), scaled(call, rounded_operand(call, 0), 2)));
 }
 
@@ -184,19 +208,39 @@ Values power_scalar_exponent(const OpCall& call) {
     if (Value special = integral ? Value() : special_power(base, known->as_double()); special.defined())
       return finish(call, special);
   }
-  if (integral && !known && is_signed_integer(base.dtype()))
-    call.check(lt(call.operand(1, base.dtype()), 0.0), Code::kInvalidArgument,
-               "Integers to negative integer powers are not allowed.");
+  if (integral) {
+    const char* const negative = "Integers to negative integer powers are not allowed.";
+    if (known && known->as_int() < 0) throw Error(Code::kInvalidArgument, negative);
+    if (!known) call.check(lt(call.operand(1, DType::kS64), 0.0), Code::kInvalidArgument, negative);
+  }
   Value exponent = rounded_operand(call, 1);
-  return finish(call, integral ? integer_power(base, exponent) : hlo::power(base, exponent));
+  if (integral) return finish(call, integer_power(base, exponent));
+  Value result = hlo::power(base, exponent);
+  if (known || is_complex(base.dtype())) return finish(call, result);
+  // Also as an operand these are roots to PyTorch, which differ from powers at -0 and -inf.
+  Value root = hlo::sqrt(base);
+  result = hlo::select(eq(exponent, -0.5), rdiv(root, 1), result);
+  return finish(call, hlo::select(eq(exponent, 0.5), root, result));
 }
 
 Values power(const OpCall& call) {
+  if (call.dtype(0) == DType::kBool && call.dtype(1) == DType::kBool) {
+    throw Error(Code::kNotImplemented, "\"pow\" not implemented for 'Bool'");
+  }
   Value base = rounded_operand(call, 0), exponent = rounded_operand(call, 1);
   return finish(call, is_integral_or_bool(base.dtype()) ? integer_power(base, exponent) : hlo::power(base, exponent));
 }
 
 // ---- extrema
+
+/// Functions of an order, which complex numbers do not have.
+template <Binary f>
+Values binary_ordered(const OpCall& call) {
+  if (is_complex(call.promoted())) {
+    throw Error(Code::kInvalidArgument, std::string(call.name()) + " not implemented for complex tensors.");
+  }
+  return binary_native<f>(call);
+}
 
 Value float_maximum(Value a, Value b) {
   if (!is_floating(a.dtype())) return hlo::maximum(a, b);
@@ -361,16 +405,16 @@ constexpr Row kRows[] = {
     {"pow.Scalar", power},
     {"atan2", binary<hlo::atan2>},
     {"hypot", binary<hypotenuse>},
-    {"maximum", binary_native<hlo::maximum>},
-    {"minimum", binary_native<hlo::minimum>},
-    {"fmax", binary_native<float_maximum>},
-    {"fmin", binary_native<float_minimum>},
+    {"maximum", binary_ordered<hlo::maximum>},
+    {"minimum", binary_ordered<hlo::minimum>},
+    {"fmax", binary_ordered<float_maximum>},
+    {"fmin", binary_ordered<float_minimum>},
     {"clamp", clamp},
     {"clamp.Tensor", clamp},
-    {"clamp_min", binary_native<hlo::maximum>},
-    {"clamp_min.Tensor", binary_native<hlo::maximum>},
-    {"clamp_max", binary_native<hlo::minimum>},
-    {"clamp_max.Tensor", binary_native<hlo::minimum>},
+    {"clamp_min", binary_ordered<hlo::maximum>},
+    {"clamp_min.Tensor", binary_ordered<hlo::maximum>},
+    {"clamp_max", binary_ordered<hlo::minimum>},
+    {"clamp_max.Tensor", binary_ordered<hlo::minimum>},
     {"copysign.Tensor", binary_native<copy_sign>},
     {"copysign.Scalar", binary_native<copy_sign>},
     {"nextafter", binary_native<next_after>},

@@ -55,7 +55,14 @@ Value chlo(const char* name, Value x) {
 
 Value asin(Value x) { return chlo("asin", x); }
 Value acos(Value x) { return chlo("acos", x); }
-Value atan(Value x) { return chlo("atan", x); }
+Value atan(Value x) {
+  if (is_complex(x.dtype())) return chlo("atan", x);
+  // chlo.atan is atan2(x, 1). XLA:CPU, when it computes that in place, reads some elements again after it has written
+  // them, and gives wrong numbers above 1. Two varying operands take another path; pi / 2 - atan(1 / x) is as exact.
+  Value length = hlo::abs(x), one = full_like(x, 1);
+  Value near = hlo::atan2(hlo::minimum(length, one), hlo::maximum(length, one));
+  return copy_sign(hlo::select(gt(length, 1), rsub(near, std::numbers::pi / 2), near), x);
+}
 Value asinh(Value x) { return chlo("asinh", x); }
 Value acosh(Value x) { return chlo("acosh", x); }
 Value atanh(Value x) { return chlo("atanh", x); }

@@ -157,8 +157,8 @@ Results lower_repeat_interleave(const OpCall& call) {
 }
 
 const Row kRows[] = {
-    {"gather", lower_gather},
-    {"index_select", lower_index_select},
+    {.name = "gather", .lower = lower_gather, .separate_out = true},
+    {.name = "index_select", .lower = lower_index_select, .separate_out = true},
     {"index_add", lower_index_add},
     {"index_copy", lower_index_copy},
     {"index_fill.int_Scalar", lower_index_fill},

@@ -276,6 +276,10 @@ Results lower_put(const OpCall& call) {
 
 Results lower_masked_scatter(const OpCall& call) {
   const TensorType& type = call.result_type();
+  if (call.dtype(1) != DType::kBool) {
+    throw Error(Code::kInvalidArgument, "masked_scatter_ only supports boolean masks, but got mask with dtype " +
+                                            std::string(torch_name(call.dtype(1))));
+  }
   if (type.numel() == 0) return {broadcast_to(call.tensor(0), type.dims)};
   const Value x = flat(broadcast_to(call.tensor(0), type.dims));
   const Value mask = flat(convert_like_torch(broadcast_to(call.tensor(1), type.dims), DType::kBool));
@@ -319,7 +323,7 @@ const Row kRows[] = {
     {"_unsafe_index.Tensor", lower_unsafe_index},
     {"index_put", lower_index_put},
     {"_unsafe_index_put", lower_unsafe_index_put},
-    {"take", lower_take},
+    {.name = "take", .lower = lower_take, .separate_out = true},
     {"put_", lower_put},
     {"masked_scatter", lower_masked_scatter},
     {"masked_scatter_backward", lower_masked_scatter_backward},

@@ -34,11 +34,13 @@ void check_number(const OpCall& call, size_t i, Compare direction, double bound,
 }
 
 void check_not_negative(const OpCall& call, size_t i, const char* message) {
-  check_number(call, i, Compare::kLt, 0, [](double v) { return v < 0; }, message);
+  check_number(
+      call, i, Compare::kLt, 0, [](double v) { return v < 0; }, message);
 }
 
 void check_positive(const OpCall& call, size_t i, const char* message) {
-  check_number(call, i, Compare::kLe, 0, [](double v) { return v <= 0; }, message);
+  check_number(
+      call, i, Compare::kLe, 0, [](double v) { return v <= 0; }, message);
 }
 
 /// Argument `i` (number or tensor) at the sizes of the result.
@@ -341,6 +343,7 @@ Value draw_without_replacement(const OpCall& call, Value weights, int64_t sample
 Results lower_multinomial(const OpCall& call) {
   const TensorType& type = call.result_type();
   const int64_t samples = call.integer(1);
+  if (samples <= 0) throw Error(Code::kInvalidArgument, "cannot sample n_sample <= 0 samples");
   const Value given = call.tensor(0);
   Value weights = convert(given, compute_type(given.dtype()));
   if (weights.rank() == 1) weights = unsqueeze(weights, 0);

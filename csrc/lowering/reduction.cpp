@@ -50,6 +50,13 @@ Value positions(Value like, int64_t axis) {
   return iota(like.builder(), {dtype, like.dims()}, axis);
 }
 
+void require_elements(const OpCall& call, Value x, int64_t axis) {
+  if (x.dim(axis) > 0) return;
+  const std::string_view name = call.name().substr(0, call.name().find('.'));
+  throw Error(Code::kIndex,
+              std::string(name) + "(): Expected reduction dim " + std::to_string(axis) + " to have non-zero size.");
+}
+
 Extreme extreme(Value x, Reducer reducer, int64_t axis) {
   Value values = reduce_over(x, reducer, {axis}, true);
   Value hit = compare(x, expand_kept(values, x.dims()), Compare::kEq);
@@ -135,7 +142,9 @@ Results aminmax(const OpCall& call) {
 template <Reducer kReducer>
 Results extreme_dim(const OpCall& call) {
   Value x = at_least_1d(call.tensor(0));
-  Extreme found = extreme(x, kReducer, wrap_axis(call.integer(1), x.rank()));
+  int64_t axis = wrap_axis(call.integer(1), x.rank());
+  require_elements(call, x, axis);
+  Extreme found = extreme(x, kReducer, axis);
   return {reshape(found.values, call.result_type(0).dims),
           reshape(convert(found.indices, DType::kS64), call.result_type(1).dims)};
 }
@@ -144,7 +153,9 @@ Results extreme_dim(const OpCall& call) {
 template <Reducer kReducer>
 Results arg_extreme(const OpCall& call) {
   Value x = call.tensor(0);
-  if (x.dtype() == DType::kBool) throw Error(Code::kNotImplemented, std::string(call.name()) + " of bool");
+  if (x.dtype() == DType::kBool) {
+    throw Error(Code::kInvalidArgument, std::string(call.name()) + "(): does not support bool input");
+  }
   x = call.is_none(1) ? reshape(x, {x.type().numel()}) : at_least_1d(x);
   int64_t axis = call.is_none(1) ? 0 : wrap_axis(call.integer(1), x.rank());
   Value indices = extreme(x, kReducer, axis).indices;
@@ -220,7 +231,7 @@ constexpr Row kRows[] = {
     {"prod.dim_int", prod_dim},
     {"amax", extreme_dims<Reducer::kMaximum>},
     {"amin", extreme_dims<Reducer::kMinimum>},
-    {"aminmax", aminmax},
+    {.name = "aminmax", .lower = aminmax, .exact_out = true},
     {"_aminmax", aminmax},
     {"_aminmax.dim", aminmax},
     {"max", extreme_all<Reducer::kMaximum>},

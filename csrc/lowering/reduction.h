@@ -40,6 +40,9 @@ struct Extreme {
 };
 Extreme extreme(Value x, stablehlo::Reducer reducer, int64_t axis);
 
+/// Throws PyTorch's IndexError where `axis`, along which one of several elements is to be chosen, has none.
+void require_elements(const OpCall& call, Value x, int64_t axis);
+
 /// Inclusive scan along `axis` with an associative `combine(earlier, later)`, which gets and returns 0-d
 /// values; `neutral` is 0-d with combine(neutral, x) == x.
 using Combine = std::function<Value(Value earlier, Value later)>;

@@ -369,7 +369,7 @@ Values unfold_backward(const OpCall& call) {
 }
 
 constexpr Row kRows[] = {
-    {"cat", cat},
+    {.name = "cat", .lower = cat, .separate_out = true},
     {"stack", stack},
     {"block_diag", block_diag},
     {"repeat", repeat},

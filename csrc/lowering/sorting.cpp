@@ -138,6 +138,7 @@ Value swap_axes(Value x, int64_t a, int64_t b) {
 /// (self, k, dim, largest, sorted): always sorted, which `sorted=False` allows.
 Results topk(const OpCall& call) {
   Value x = at_least_1d(call.tensor(0));
+  if (x.dtype() == DType::kBool) throw Error(Code::kInvalidArgument, "topk does not support bool dtypes");
   int64_t k = call.integer(1), axis = wrap_axis(call.integer(2), x.rank());
   int64_t last = static_cast<int64_t>(x.rank()) - 1;
   if (fits_float32(x.dtype()) && x.type().numel() > 0 && k > 0) {
@@ -208,7 +209,9 @@ Results median_all(const OpCall& call) {
 template <bool kIgnoreNan>
 Results median_dim(const OpCall& call) {
   Value x = at_least_1d(call.tensor(0));
-  Sorted m = median_along(x, wrap_axis(call.integer(1), x.rank()), kIgnoreNan);
+  int64_t axis = wrap_axis(call.integer(1), x.rank());
+  require_elements(call, x, axis);
+  Sorted m = median_along(x, axis, kIgnoreNan);
   return shaped(call, m.values, m.indices);
 }
 
@@ -216,6 +219,7 @@ Results median_dim(const OpCall& call) {
 Results mode(const OpCall& call) {
   Value x = at_least_1d(call.tensor(0));
   int64_t axis = wrap_axis(call.integer(1), x.rank()), size = x.dim(axis);
+  require_elements(call, x, axis);
   Sorted s = sort_along(x, axis, false);
   Value position = positions(x, axis);
   // A run starts where a value differs from the one before it; the running maximum of those positions is

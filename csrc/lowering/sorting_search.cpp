@@ -89,7 +89,14 @@ Value placed(const OpCall& call, Value boundaries, size_t value_arg, bool right)
 }
 
 /// (self, boundaries, *, out_int32, right)
-Results bucketize(const OpCall& call) { return {placed(call, call.tensor(1), 0, call.boolean(3))}; }
+Results bucketize(const OpCall& call) {
+  const Value boundaries = call.tensor(1);
+  if (boundaries.rank() != 1) {
+    throw Error(Code::kInvalidArgument,
+                "boundaries tensor must be 1 dimension, but got dim(" + std::to_string(boundaries.rank()) + ")");
+  }
+  return {placed(call, boundaries, 0, call.boolean(3))};
+}
 
 /// (sorted_sequence, self, *, out_int32, right, side?, sorter?)
 Results searchsorted(const OpCall& call) {

@@ -31,6 +31,10 @@ struct Row {
   /// Bit i: only the sizes and dtype of tensor argument i matter, not its elements (the self of a fill): the
   /// lowering sees zeros and the call does not depend on what was there.
   uint32_t unread_args = 0;
+  /// PyTorch refuses an out= that shares memory with an input, as its kernels do not read in the order they write.
+  bool separate_out = false;
+  /// PyTorch refuses an out= of another dtype than the result's, and converts for other operators.
+  bool exact_out = false;
 };
 
 /// All rows of all families.

@@ -1,11 +1,13 @@
 #include "python/decompose.h"
 
 #include <ATen/ScalarOps.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
 
+#include <memory>
 #include <unordered_map>
 
 #include "aten/fallback.h"
@@ -86,18 +88,41 @@ torch::jit::Stack arguments_of(const c10::FunctionSchema& schema, const py::tupl
   return stack;
 }
 
-/// What the Python tracer tells: torch_tpu._internal.decompositions.Tracer calls `step`.
+/// What the Python tracer tells: torch_tpu._internal.decompositions.Tracer calls `step`. Python may keep it longer
+/// than the recorder lives; then it does nothing.
 struct TapeHandle {
   aten::TapeRecorder* recorder;
 
   void step(const std::string& name, const std::string& overload, const py::tuple& args, const py::dict& kwargs,
             const py::object& result) const {
+    if (recorder == nullptr) return;
     const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
     torch::jit::Stack results;
     push_results(op.schema(), result, &results);
     recorder->step(op, arguments_of(op.schema(), args, kwargs), results);
   }
-  void give_up() const { recorder->give_up(); }
+  void give_up() const {
+    if (recorder != nullptr) recorder->give_up();
+  }
+};
+
+/// One traced run. An exception that strikes while Python enters or leaves the tracer (an interrupt, a recursion too
+/// deep) can leave its mode behind, which would then see every operator of this thread.
+class Tracing {
+ public:
+  explicit Tracing(aten::TapeRecorder* recorder)
+      : handle_(std::make_shared<TapeHandle>(TapeHandle{recorder})), modes_(c10::impl::TorchDispatchModeTLS::stack_len()) {}
+  Tracing(const Tracing&) = delete;
+  Tracing& operator=(const Tracing&) = delete;
+  ~Tracing() {
+    handle_->recorder = nullptr;
+    while (c10::impl::TorchDispatchModeTLS::stack_len() > modes_) c10::impl::TorchDispatchModeTLS::pop_stack();
+  }
+  const std::shared_ptr<TapeHandle>& handle() const { return handle_; }
+
+ private:
+  const std::shared_ptr<TapeHandle> handle_;
+  const int64_t modes_;
 };
 
 bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack, aten::TapeRecorder* tape) {
@@ -124,7 +149,8 @@ bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack, aten::TapeReco
   } else {
     static const auto* const traced =
         new py::object(py::module_::import("torch_tpu._internal.decompositions").attr("run_traced"));
-    result = (*traced)(TapeHandle{tape}, function, positional, named);
+    const Tracing tracing(tape);
+    result = (*traced)(tracing.handle(), function, positional, named);
   }
   if (result.ptr() == Py_NotImplemented) return false;
   torch::jit::drop(*stack, count);
@@ -135,7 +161,7 @@ bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack, aten::TapeReco
 }  // namespace
 
 void bind_decomposer(py::module_& m) {
-  py::class_<TapeHandle>(m, "Tape").def("step", &TapeHandle::step).def("give_up", &TapeHandle::give_up);
+  py::class_<TapeHandle, std::shared_ptr<TapeHandle>>(m, "Tape").def("step", &TapeHandle::step).def("give_up", &TapeHandle::give_up);
   m.def("tape_stats", [] {
     const aten::TapeStats stats = aten::tape_stats();
     return std::map<std::string, int64_t>{{"tapes", stats.tapes}, {"replays", stats.replays}};

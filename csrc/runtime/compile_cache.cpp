@@ -48,7 +48,7 @@ CompileCache::CompileCache(const pjrt::Client& client, std::string environment_k
       workers_(threads) {}
 
 ProgramHandle CompileCache::get(CompileRequest request) {
-  const uint64_t hash = fingerprint(request.text).high;
+  const uint64_t hash = table_hash(fingerprint(request.text).high);
   ProgramHandle program;
   {
     std::lock_guard lock(mutex_);

@@ -32,7 +32,8 @@ def pytest_report_header() -> list[str]:
 
 
 # `make test` leaves out tests marked slow and runs the parameter sets of each test function at these places of its
-# list, so that every function, family and mode is met; `make test-full` (TORCH_TPU_TEST_FULL=1) runs them all.
+# list, so that every function, family and mode is met, and those marked quick; `make test-full`
+# (TORCH_TPU_TEST_FULL=1) runs them all.
 SAMPLED = (0.0, 2 / 3)
 
 
@@ -47,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("slow") is not None:
             continue
         by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept: set[pytest.Item] = set()
+    kept = {item for item in items if item.get_closest_marker("quick") is not None}
     for group in by_function.values():
         kept.update(group[int(place * len(group))] for place in SAMPLED)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])

@@ -298,3 +298,14 @@ def test_partly_overlapping_operands_are_refused_in_every_form() -> None:
         # The same elements in the same places are fine, and so are neighbours.
         x[:4].mul_(x[:4]).add_(x[4:])
         assert x.tolist() == [4, 6, 10, 16, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("write", ["fill_", "zero_"])
+def test_one_number_may_be_written_to_repeated_elements(each_mode: str, write: str) -> None:  # noqa: F811
+    def work(base: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        repeated = base[1:, None, :2].expand(2, 5, 2)
+        result = repeated.zero_() if write == "zero_" else repeated.fill_(7)
+        assert result is repeated
+        return base, repeated
+
+    check(work, torch.arange(1.0, 10.0).view(3, 3))

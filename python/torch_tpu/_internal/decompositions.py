@@ -54,9 +54,10 @@ class _Tracer(TorchDispatchMode):
             self._tape.give_up()
             return func(*args, **kwargs)
         if func.namespace == "prims":
-            # Implemented in Python by ATen operators: those are what is worth replaying.
+            # Implemented in Python by ATen operators: those are what is worth replaying. The primitive itself would
+            # arrive here again.
             with self:
-                return func(*args, **kwargs)
+                return func.impl_aten(*args, **kwargs)
         result = func(*args, **kwargs)
         self._tape.step(func._schema.name, func._schema.overload_name, tuple(args), kwargs, result)
         return result
@@ -80,11 +81,18 @@ def _through_functional(name: str, overload: str, schema: Any) -> Callable[..., 
         return _through_out(name, schema, [a.name for a in outs])
     base = name.removesuffix("_")
     functional = _overload(base, overload) if base != name else None
-    if functional is None or functional._schema.is_mutable or len(written) != 1:
+    if functional is None:
         return None
+    # What the functional form writes as well, such as the noise of rrelu_with_noise_, it writes itself.
+    also = {a.name for a in functional._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    if [a.name for a in written if a.name not in also] != ["self"] or len(functional._schema.returns) != 1:
+        return None
+    names = [a.name for a in schema.arguments if not a.kwarg_only]
 
-    def inplace(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self.copy_(functional(self, *args, **kwargs))
+    def inplace(*args: Any, **kwargs: Any) -> torch.Tensor:
+        # By name: polygamma_(self, n) is polygamma(n, self).
+        given = dict(zip(names, args, strict=False)) | kwargs
+        return given["self"].copy_(functional(**given))
 
     return inplace
 

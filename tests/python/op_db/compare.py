@@ -1,0 +1,244 @@
+"""What is compared between the device and the CPU, for one entry and one sample. Every function returns if they agree
+and raises if not: AssertionError for a difference, or what the device raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from entries import ARGUMENTS_ON_CPU, DEVICE, place
+from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+from torch.utils._pytree import tree_flatten, tree_map
+
+# Their results hold whatever the memory held.
+UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+
+Call = Callable[..., Any]
+
+
+class Refused(Exception):
+    """There is nothing to compare, because the CPU refuses this call too or has no differentiable result for it."""
+
+
+def assert_same(got: Any, want: Any, *, values: bool = True, strides: bool = False) -> None:
+    """Results in nested containers agree at the default tolerances of assert_close, or in shape and dtype only."""
+    got_leaves, got_form = tree_flatten(got)
+    want_leaves, want_form = tree_flatten(want)
+    assert got_form == want_form, f"structure {got_form} instead of {want_form}"
+    for g, w in zip(got_leaves, want_leaves, strict=True):
+        assert type(g) is type(w), f"{type(g)} instead of {type(w)}"
+        if isinstance(w, torch.Tensor):
+            _assert_same_tensor(g, w, values=values, strides=strides)
+        elif isinstance(w, (bool, int, float, complex)) and values:
+            torch.testing.assert_close(g, w, equal_nan=True)
+        elif not isinstance(w, torch.device) and values:
+            assert g == w
+
+
+def _assert_same_tensor(got: torch.Tensor, want: torch.Tensor, *, values: bool, strides: bool) -> None:
+    device = DEVICE if want.device.type == "cpu" else want.device.type
+    assert got.device.type == device, f"the result is on {got.device}"
+    assert got.dtype == want.dtype, f"{got.dtype} instead of {want.dtype}"
+    assert got.shape == want.shape, f"{tuple(got.shape)} instead of {tuple(want.shape)}"
+    assert got.layout == want.layout
+    if strides and want.layout == torch.strided:
+        assert _significant(got) == _significant(want), f"strides {got.stride()} instead of {want.stride()}"
+        assert got.storage_offset() == want.storage_offset()
+    host = got.detach().cpu()  # read in any case: an error of the device shows here
+    if values and want.device.type == "cpu":
+        torch.testing.assert_close(host, want.detach(), equal_nan=True)
+
+
+def _significant(x: torch.Tensor) -> list[int]:
+    # A stride of a dim that has one element, or of a tensor that has none, addresses nothing.
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1] if x.numel() else []
+
+
+def tensors(x: Any) -> list[torch.Tensor]:
+    return [v for v in tree_flatten(x)[0] if isinstance(v, torch.Tensor)]
+
+
+def is_random(op: OpInfo, function: Call, sample: SampleInput) -> bool:
+    """Whether the CPU's result depends on the seed, or on what memory held."""
+    if op.name in UNINITIALISED:
+        return True
+    results = []
+    for seed in (1, 2, 3):
+        torch.manual_seed(seed)
+        x, args, kwargs = place(op, sample, "cpu")
+        results.append(tensors(function(x, *args, **kwargs)))
+    return any(not _equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+def _is_close(a: torch.Tensor, b: torch.Tensor, **tolerance: float) -> bool:
+    if a.layout != torch.strided or a.device.type != "cpu" or a.shape != b.shape:
+        return a.shape == b.shape
+    try:
+        torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
+    except AssertionError:
+        return False
+    return True
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return _is_close(a, b, rtol=0, atol=0)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    dtype = torch.complex128 if x.dtype.is_complex else torch.float64 if x.dtype.is_floating_point else x.dtype
+    return x.detach().to(dtype).requires_grad_(x.requires_grad)
+
+
+def _in_double(sample: SampleInput) -> SampleInput:
+    return sample.transform(lambda x: _wide(x) if isinstance(x, torch.Tensor) else x)
+
+
+# Both devices round at every step, in another order, and neither is the truth. Where the steps cancel (the gradients of
+# logcumsumexp and ctc_loss lose half the digits) the results differ by more than the tolerance of assert_close, which
+# knows the last rounding only. Then the error against float64 counts: the device's may be this many times the CPU's.
+AS_ACCURATE = 2
+
+
+def is_as_accurate(got: Any, want: Any, truth: Any) -> bool:
+    """Whether every floating result is about as close to the truth as the CPU's, in the largest error of a tensor.
+    Results of other types, and infinite and missing numbers, must be those of the CPU."""
+    for g, w, t in zip(tensors(got), tensors(want), tensors(truth), strict=True):
+        if _is_close(g.cpu(), w):
+            continue
+        if not (w.dtype.is_floating_point or w.dtype.is_complex) or w.dtype in (torch.float64, torch.complex128):
+            return False
+        g, w, t = _wide(g.detach().cpu()), _wide(w.detach()), t.detach()
+        finite = w.isfinite()
+        if t.shape != w.shape or not _equal(g[~finite], w[~finite]) or not bool(t[finite].isfinite().all()):
+            return False
+        errors = [float((x[finite] - t[finite]).abs().amax()) if x[finite].numel() else 0.0 for x in (g, w)]
+        if not errors[0] <= AS_ACCURATE * errors[1]:
+            return False
+    return True
+
+
+def forward(op: OpInfo, sample: SampleInput, *, function: Call | None = None, strides: bool = False) -> None:
+    """Results, and the arguments afterwards."""
+    function = function or op.get_op()
+    with torch.no_grad():
+        x, args, kwargs = place(op, sample, "cpu")
+        try:
+            want = function(x, *args, **kwargs)
+        except Exception as error:
+            raise Refused(str(error)) from error
+        stays = op.name in ARGUMENTS_ON_CPU
+        want_arguments = tensors(x if stays else (x, args, kwargs))
+        values = not is_random(op, function, sample)
+        x, args, kwargs = place(op, sample, DEVICE)
+        got = function(x, *args, **kwargs)
+        everything = [got, *tensors(x if stays else (x, args, kwargs))], [want, *want_arguments]
+        assert_same(*everything, values=False, strides=strides)
+        if not values:
+            return
+        try:
+            assert_same(*everything)
+        except AssertionError:
+            x, args, kwargs = place(op, _in_double(sample), "cpu")
+            truth = function(x, *args, **kwargs)
+            if not is_as_accurate(*everything, [truth, *tensors(x if stays else (x, args, kwargs))]):
+                raise
+
+
+def out_forms(op: OpInfo, sample: SampleInput) -> Iterator[tuple[str, SampleInput]]:
+    """The sample with out= tensors full of other numbers: as the result, with other strides, and to be resized."""
+    with torch.no_grad():
+        x, args, kwargs = place(op, sample, "cpu")
+        try:
+            want = op.get_op()(x, *args, **kwargs)
+        except Exception:
+            return
+    if not tensors(want) or any(v.layout != torch.strided for v in tensors(want)):
+        return
+    for name, make in (("same", _filled), ("strided", _strided), ("resized", lambda v: v.new_empty(0))):
+        out = tree_map(make, tuple(want) if isinstance(want, tuple) else want)
+        yield name, SampleInput(sample.input, args=sample.args, kwargs={**sample.kwargs, "out": out})
+
+
+def functional_out(op: OpInfo) -> Call:
+    """The out= form made of the function, for the CPU, some of whose kernels (gelu, avg_pool3d, narrow_copy) write as
+    if a strided out tensor were contiguous."""
+
+    def function(x: Any, *args: Any, out: Any, **kwargs: Any) -> Any:
+        if tensors(out)[0].device.type != "cpu":
+            results = tensors(op.get_op()(x, *args, out=out, **kwargs))
+            assert all(result is target for result, target in zip(results, tensors(out), strict=True))
+            return out
+        for target, result in zip(tensors(out), tensors(op.get_op()(x, *args, **kwargs)), strict=True):
+            target.copy_(result)
+        return out
+
+    return function
+
+
+def _filled(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(like).fill_(1)
+
+
+def _strided(like: torch.Tensor) -> torch.Tensor:
+    return torch.ones((*like.shape, 2), dtype=like.dtype)[..., 0]
+
+
+def gradient(op: OpInfo, sample: SampleInput) -> None:
+    """Gradients of all differentiable arguments, for fixed weights of the differentiable results."""
+    with torch.enable_grad():
+        want, weights = _gradients(op, sample, "cpu", None)
+        if not want:
+            raise Refused("no result of this sample is differentiable")
+        torch.manual_seed(4)
+        again, _ = _gradients(op, sample, "cpu", weights)
+        values = all(a is b or _equal(a, b) for a, b in zip(want, again, strict=True))
+        got, _ = _gradients(op, sample, DEVICE, weights)
+    assert [g is None for g in got] == [w is None for w in want], "a gradient is missing or surplus"
+    assert_same(got, want, values=False)
+    if not values:
+        return
+    try:
+        assert_same(got, want)
+    except AssertionError:
+        truth, _ = _gradients(op, _in_double(sample), "cpu", [_wide(w) for w in weights])
+        if not is_as_accurate(got, want, truth):
+            raise
+
+
+def _gradients(
+    op: OpInfo, sample: SampleInput, device: str, weights: list[torch.Tensor] | None
+) -> tuple[list[torch.Tensor | None], list[torch.Tensor]]:
+    x, args, kwargs = place(op, sample, device)
+    leaves = [v for v in tensors((x, args, kwargs)) if v.requires_grad]
+    result = sample.output_process_fn_grad(op.get_op()(x, *args, **kwargs))
+    outputs = [v for v in tensors(result) if v.requires_grad]
+    if weights is None:
+        torch.manual_seed(5)
+        weights = [torch.randn(v.shape, dtype=v.dtype) for v in outputs]
+    if not outputs or not leaves:
+        return [], weights
+    cotangents = [w.to(device) for w in weights]
+    return list(torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)), weights
+
+
+def error(op: OpInfo, case: ErrorInput) -> None:
+    """A wrong call raises on the device what it raises on the CPU: at once, or when the device has looked at the
+    numbers that are wrong."""
+    want = _raised(op, case.sample_input, "cpu")
+    if want is None:
+        raise Refused("this call is no error on the CPU")
+    got = _raised(op, case.sample_input, DEVICE)
+    assert got is not None, f"no error instead of {type(want).__name__}: {want}"
+    assert type(got) is type(want), f"{type(got).__name__}: {got}\ninstead of {type(want).__name__}: {want}"
+
+
+def _raised(op: OpInfo, sample: SampleInput, device: str) -> Exception | None:
+    x, args, kwargs = place(op, sample, device)
+    try:
+        op.get_op()(x, *args, **kwargs)
+        if device == DEVICE:
+            torch.tpu.synchronize()
+    except Exception as error:
+        return error
+    return None

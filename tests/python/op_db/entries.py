@@ -1,0 +1,132 @@
+"""The entries of PyTorch's operator database, and their samples as the checks want them: made on the CPU, then placed
+on either device with the same strides, offsets and sharing of storages."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch_tpu  # noqa: F401  # before PyTorch's test modules, which list the devices when they are imported
+from torch.testing._internal import common_methods_invocations
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+
+DEVICE = "tpu"
+
+# Entries of random operators set the seed themselves. Then they would not be recognised as random, and their numbers,
+# which differ between devices, would be compared.
+common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+
+# What the engine stores: docs/operators.md. complex32 and the quantised types are refused.
+DTYPES = (
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+    torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
+
+ENTRIES: dict[str, OpInfo] = {op.full_name: op for op in op_db}
+
+
+def dtypes(op: OpInfo) -> list[torch.dtype]:
+    """Types that the CPU has the operator for and the engine stores, the everyday ones first."""
+    supported = op.supported_dtypes("cpu")
+    return [dtype for dtype in DTYPES if dtype in supported]
+
+
+def gradient_dtypes(op: OpInfo) -> list[torch.dtype]:
+    """As `dtypes`, for differentiation; none if the operator is not differentiable."""
+    if not op.supports_autograd:
+        return []
+    supported = op.supported_backward_dtypes("cpu")
+    return [dtype for dtype in DTYPES if dtype in supported and (dtype.is_floating_point or dtype.is_complex)]
+
+
+def samples(op: OpInfo, dtype: torch.dtype, *, gradient: bool = False, first: bool = True) -> Iterator[SampleInput]:
+    """The first sample or all, always with the same numbers."""
+    torch.manual_seed(0)
+    made = op.sample_inputs("cpu", dtype, requires_grad=gradient)
+    return itertools.islice(made, 1) if first else iter(made)
+
+
+def error_samples(op: OpInfo) -> Iterator[ErrorInput]:
+    """Calls that raise, if the entry has any."""
+    if op.error_inputs_func is None:
+        return iter(())
+    torch.manual_seed(0)
+    return iter(op.error_inputs("cpu"))
+
+
+class Placement:
+    """Copies arguments to a device. Tensors that share a storage share one there too, as in-place and overlap checks
+    need it; strides and offsets are kept, which `Tensor.to` does for dense tensors only."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._storages: dict[int, torch.Tensor] = {}
+        self._tensors: dict[int, torch.Tensor] = {}
+        self._keep: list[Any] = []
+
+    def __call__(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return self._tensor(x)
+        if isinstance(x, (torch.device, str)) and str(x) == "cpu":
+            return torch.device(self.device)
+        if isinstance(x, slice):
+            return slice(self(x.start), self(x.stop), self(x.step))
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return type(x)(*map(self, x))
+        if isinstance(x, (list, tuple)):
+            return type(x)(map(self, x))
+        if isinstance(x, dict):
+            return {k: self(v) for k, v in x.items()}
+        if dataclasses.is_dataclass(x) and not isinstance(x, type):
+            return dataclasses.replace(x, **{f.name: self(getattr(x, f.name)) for f in dataclasses.fields(x)})
+        if isinstance(x, torch.Generator):
+            return torch.Generator(self.device).manual_seed(x.initial_seed())
+        return x
+
+    def _tensor(self, x: torch.Tensor) -> torch.Tensor:
+        if x.device.type != "cpu":
+            return x
+        if id(x) not in self._tensors:
+            self._tensors[id(x)] = self._copy(x)
+            self._keep.append(x)  # an id names an object as long as it lives
+        return self._tensors[id(x)]
+
+    def _copy(self, x: torch.Tensor) -> torch.Tensor:
+        placed: torch.Tensor
+        with torch.no_grad():
+            if x.layout != torch.strided or x.is_nested:
+                placed = x.detach().to(self.device, copy=True)
+            elif x.is_conj():
+                placed = self._copy(x.conj()).conj()
+            elif x.is_neg():
+                placed = self._copy(x._neg_view())._neg_view()
+            else:
+                base = self._storage(x.detach())
+                placed = base.as_strided(x.size(), x.stride(), x.storage_offset())
+        return placed.detach().requires_grad_(x.requires_grad)
+
+    def _storage(self, x: torch.Tensor) -> torch.Tensor:
+        storage = x.untyped_storage()
+        key = hash((storage.data_ptr(), storage._cdata, x.dtype))
+        if key not in self._storages:
+            flat = torch.empty(0, dtype=x.dtype).set_(storage, 0, (storage.nbytes() // x.element_size(),))
+            self._storages[key] = flat.to(self.device, copy=True)
+            self._keep.append(storage)
+        return self._storages[key]
+
+
+# Their further tensors say how many pieces to make, and PyTorch wants them on the CPU for every device.
+ARGUMENTS_ON_CPU = {"tensor_split"}
+
+
+def place(op: OpInfo, sample: SampleInput, device: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Input, further arguments and keywords on a device."""
+    to = Placement(device)
+    if op.name in ARGUMENTS_ON_CPU:
+        return to(sample.input), tuple(sample.args), dict(sample.kwargs)
+    return to(sample.input), to(tuple(sample.args)), to(dict(sample.kwargs))

@@ -1,0 +1,55 @@
+"""Cases that fail, with the cause. The tests check this table both ways: a failing case that is not listed fails them,
+and so does a line of which all cases pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+COMPUTED = ("forward", "gradient", "inplace", "out", "noncontiguous")
+ALL = (*COMPUTED, "error")
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    why: str
+    entries: str  # names, separated by blanks
+    checks: tuple[str, ...] = ALL
+    cases: str = ""  # regular expression over the labels of cases; every case if empty
+
+    def applies(self, entry: str, check: str, label: str) -> bool:
+        return entry in self.entries.split() and check in self.checks and re.search(self.cases, label) is not None
+
+
+KNOWN = (
+    Known(
+        "no lowering of this decomposition: Householder reflections, eigenvalues and singular values",
+        "geqrf matrix_exp ormqr qr svd svd_lowrank pca_lowrank pinverse norm.nuc linalg.cond linalg.eig linalg.eigvals "
+        "linalg.eigh linalg.eigvalsh linalg.householder_product linalg.ldl_factor linalg.ldl_factor_ex "
+        "linalg.ldl_solve linalg.lstsq linalg.lstsq.grad_oriented linalg.qr linalg.matrix_rank "
+        "linalg.matrix_rank.hermitian linalg.pinv linalg.pinv.singular linalg.pinv.hermitian linalg.svd linalg.svdvals",
+        checks=COMPUTED,
+    ),
+    Known("sparse layouts have a dispatch key of their own", "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
+    Known("the engine stores no complex32", "chalf"),
+    Known("not lowered yet", "histogram histogramdd hash_tensor nn.functional.pdist"),
+    Known("not lowered yet", "_native_batch_norm_legit", ("out",)),
+    Known(
+        "no lowering of this decomposition, which also checks the arguments",
+        "ormqr linalg.lstsq linalg.lstsq.grad_oriented",
+        ("error",),
+    ),
+    Known("on the CPU an internal assertion checks dim", "narrow_copy", ("error",), "#1"),
+    Known(
+        "an empty out tensor becomes contiguous, as PyTorch's meta kernels have it; its CPU kernels keep the strides "
+        "that their libraries work with",
+        "fft.ifft fft.ihfft lu_solve linalg.lu_solve linalg.lu_factor linalg.lu_factor_ex triangular_solve",
+        ("out",),
+        "resized",
+    ),
+)
+
+
+def reason(entry: str, check: str, label: str) -> Known | None:
+    """The line that lists this case."""
+    return next((known for known in KNOWN if known.applies(entry, check, label)), None)
