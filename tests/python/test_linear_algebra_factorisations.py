@@ -1,7 +1,8 @@
 """QR, eigenvalues, singular values, least squares, LDL and the matrix exponential, against the CPU.
 
 What a matrix determines is compared directly. Eigenvectors and singular vectors are determined up to a phase, and not
-at all within a space of equal values: those are checked by what they must satisfy.
+at all within a space of equal values: those are checked by what they must satisfy. PyTorch's own samples are in
+op_db/.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from typing import Any
 import pytest
 import torch
 from gradients import check_gradients, leaf
-from helpers import DEVICE, assert_matches, check, run_python, to_device
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils._pytree import tree_flatten
+from helpers import DEVICE, assert_matches, check, run_python
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -40,86 +39,6 @@ def assert_orthonormal_columns(q: torch.Tensor) -> None:
     """On the host: a product on the device would round once more."""
     one = torch.eye(q.shape[-1], dtype=q.dtype).expand(*q.shape[:-2], -1, -1)
     torch.testing.assert_close(q.mH @ q, one, **rounding(q.dtype, 1))
-
-
-# ---- PyTorch's own samples
-
-# The results of these are determined by their arguments, once PyTorch's `output_process_fn_grad` has taken what is free
-# (phases) out of them.
-DETERMINED = (
-    "cholesky_inverse",
-    "geqrf",
-    "linalg.eigh",
-    "linalg.eigvalsh",
-    "linalg.householder_product",
-    "linalg.ldl_factor",
-    "linalg.ldl_factor_ex",
-    "linalg.ldl_solve",
-    "linalg.lstsq",
-    "linalg.lu",
-    "linalg.lu_factor",
-    "linalg.lu_factor_ex",
-    "linalg.lu_solve",
-    "linalg.matrix_norm",
-    "linalg.matrix_rank",
-    "linalg.pinv",
-    "linalg.qr",
-    "linalg.svd",
-    "linalg.svdvals",
-    "linalg.tensorinv",
-    "linalg.tensorsolve",
-    "lu_unpack",
-    "ormqr",
-    "pinverse",
-    "qr",
-    "svd",
-)
-SAMPLED = [op for op in op_db if op.name in DETERMINED and op.variant_test_name != "singular"]
-# A number for each dtype here costs a hundred compiles.
-MANY = {"ormqr", "svd", "linalg.svd", "linalg.lu_solve"}
-
-
-def samples_of(op: Any, dtype: torch.dtype, gradients: bool) -> list[Any]:
-    torch.manual_seed(0)
-    samples = list(op.sample_inputs("cpu", dtype, requires_grad=gradients))
-    return samples[:: 7 if op.name in MANY else 1]
-
-
-def run_sample(op: Any, sample: Any, device: str, weights: list[torch.Tensor] | None) -> list[Any]:
-    """Results of a sample on `device` and, given a list for their weights, the gradients."""
-    arguments, keywords = to_device([(sample.input, *sample.args), sample.kwargs], device)
-    result = sample.output_process_fn_grad(op.op(*arguments, **keywords))
-    found = [x for x in tree_flatten(result)[0] if isinstance(x, torch.Tensor)]
-    if weights is None:
-        return found
-    outputs = [x for x in found if x.requires_grad]
-    leaves = tree_flatten((arguments, keywords))[0]
-    inputs = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
-    if not outputs or not inputs:
-        return found
-    if not weights:
-        weights.extend(torch.randn(x.shape, dtype=x.dtype) for x in outputs)
-    return found + list(torch.autograd.grad(outputs, inputs, to_device(weights, device), allow_unused=True))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", SAMPLED, ids=lambda op: op.formatted_name)
-def test_samples(op: Any, dtype: torch.dtype) -> None:
-    for sample in samples_of(op, dtype, gradients=False):
-        want, got = (run_sample(op, sample, device, None) for device in ("cpu", DEVICE))
-        assert_matches(got, want, strides=all(x.numel() > 1 for x in want))
-
-
-@pytest.mark.parametrize(
-    "op",
-    [op for op in SAMPLED if op.supports_autograd and op.name != "geqrf"],
-    ids=lambda op: op.formatted_name,
-)
-def test_sample_gradients(op: Any) -> None:
-    for sample in samples_of(op, torch.float64, gradients=True):
-        weights: list[torch.Tensor] = []
-        want = run_sample(op, sample, "cpu", weights)
-        assert_matches(run_sample(op, sample, DEVICE, weights), want)
 
 
 # ---- QR
@@ -198,7 +117,7 @@ def check_eigh(a: torch.Tensor, uplo: str = "L") -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eigh(dtype: torch.dtype) -> None:
-    for shape in ((1, 1), (2, 2), (2, 3, 5, 5), (8, 8), (33, 33), (0, 0), (0, 3, 3)):
+    for shape in ((1, 1), (2, 3, 5, 5), (32, 32), (0, 0), (0, 3, 3)):
         a = torch.randn(*shape, dtype=dtype)
         for uplo in ("L", "U"):  # the other triangle holds other numbers, which must not be read
             check_eigh(a, uplo)
@@ -206,15 +125,14 @@ def test_eigh(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eigh_of_special_matrices(dtype: torch.dtype) -> None:
-    one = torch.eye(5, dtype=dtype)
+    one, low = torch.eye(6, dtype=dtype), deficient(6, 3, 3, dtype)  # of one size: each size is a compile
     check_eigh(one)
-    check_eigh(torch.zeros(4, 4, dtype=dtype))
+    check_eigh(torch.zeros(6, 6, dtype=dtype))
     check_eigh(torch.ones(6, 6, dtype=dtype))  # rank 1: five equal eigenvalues
-    check_eigh(torch.diag(torch.tensor([3, -1, 2, 0])).to(dtype))
-    low = deficient(7, 3, 3, dtype)
+    check_eigh(torch.diag(torch.tensor([3, -1, 2, 0, 5, 2])).to(dtype))
     check_eigh(low @ low.mH)
     check_eigh(one * 1e-25 + 1e-26)  # squares underflow in float32
-    check_eigh((torch.randn(5, 5, dtype=dtype)) * 1e25)
+    check_eigh(torch.randn(6, 6, dtype=dtype) * 1e25)
 
 
 # ---- singular values
@@ -238,7 +156,7 @@ def check_svd(a: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_svd(dtype: torch.dtype) -> None:
-    for shape in ((4, 4), (7, 3), (3, 7), (1, 1), (2, 3, 5, 4), (30, 41)):
+    for shape in ((1, 1), (3, 7), (2, 3, 5, 4), (30, 41)):
         check_svd(torch.randn(*shape, dtype=dtype))
     for shape in ((0, 3), (3, 0), (0, 0), (0, 4, 3)):
         a = torch.randn(*shape, dtype=dtype)
@@ -248,14 +166,16 @@ def test_svd(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_svd_of_deficient_matrices(dtype: torch.dtype) -> None:
-    check_svd(deficient(8, 6, 2, dtype))
+    for a in (
+        deficient(6, 6, 2, dtype),
+        torch.zeros(6, 6, dtype=dtype),
+        torch.ones(6, 6, dtype=dtype),
+        torch.diag(torch.tensor([3, -1, 2, 0, 5, 2])).to(dtype),
+        torch.randn(6, 6, dtype=dtype) * 1e25,  # squares overflow in float32
+        torch.randn(6, 6, dtype=dtype) * 10.0 ** -torch.arange(6),
+    ):
+        check_svd(a)
     check_svd(deficient(5, 9, 3, dtype))
-    check_svd(torch.zeros(4, 3, dtype=dtype))
-    check_svd(torch.ones(5, 5, dtype=dtype))
-    check_svd(torch.eye(6, 4, dtype=dtype))
-    check_svd(torch.randn(4, 3, dtype=dtype) * 1e25)  # squares overflow in float32
-    graded = torch.randn(8, 8, dtype=dtype) * 10.0 ** -torch.arange(8)
-    check_svd(graded)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -326,7 +246,7 @@ def check_eig(a: torch.Tensor, sensitivity: float = 100) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eig(dtype: torch.dtype) -> None:
-    for shape in ((1, 1), (2, 2), (3, 3), (2, 3, 5, 5), (20, 20), (40, 40)):
+    for shape in ((1, 1), (2, 2), (2, 3, 5, 5), (32, 32)):
         # Eigenvalues move by their condition numbers, some tens here, times the rounding.
         check_eig(torch.randn(*shape, dtype=dtype), sensitivity=1000)
     for shape in ((0, 0), (0, 3, 3)):
@@ -336,18 +256,20 @@ def test_eig(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eig_of_special_matrices(dtype: torch.dtype) -> None:
-    check_eig(torch.zeros(4, 4, dtype=dtype))
-    check_eig(torch.eye(4, dtype=dtype))
-    check_eig(torch.diag(torch.ones(4, dtype=dtype), 1))  # one eigenvector for five eigenvalues
-    check_eig(torch.roll(torch.eye(6, dtype=dtype), 1, 0))  # unshifted QR never converges: all of one size
-    check_eig(torch.tensor([[0, 1], [-1, 0]]).to(dtype))
-    check_eig(torch.randn(6, 6, dtype=dtype).triu())
-    check_eig(torch.randn(5, 5, dtype=dtype) * 1e20, sensitivity=1000)
-    symmetric = torch.randn(9, 9, dtype=dtype)
-    check_eig(symmetric + symmetric.mH)
-    check_eig(torch.ones(5, 5, dtype=dtype))
-    blocks = torch.block_diag(*(torch.tensor([[1.0, k], [-k, 1.0]]) for k in (1.0, 2.0, 2.0))).to(dtype)
-    check_eig(blocks)
+    symmetric = torch.randn(6, 6, dtype=dtype)
+    blocks = torch.block_diag(*(torch.tensor([[1.0, k], [-k, 1.0]]) for k in (1.0, 2.0, 2.0)))
+    for a in (
+        torch.zeros(6, 6),
+        torch.eye(6),
+        torch.diag(torch.ones(5), 1),  # one eigenvector for six eigenvalues
+        torch.roll(torch.eye(6), 1, 0),  # unshifted QR never converges: all of one size
+        torch.ones(6, 6),
+        blocks,
+        torch.randn(6, 6, dtype=dtype).triu(),
+        symmetric + symmetric.mH,
+    ):
+        check_eig(a.to(dtype))
+    check_eig(torch.randn(6, 6, dtype=dtype) * 1e20, sensitivity=1000)
 
 
 def test_eig_gradients() -> None:
@@ -406,7 +328,7 @@ def test_lstsq_gradients() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("hermitian", (True, False))
 def test_ldl(dtype: torch.dtype, hermitian: bool) -> None:
-    for shape in ((1, 1), (2, 2), (4, 7, 7), (30, 30), (2, 0, 0), (0, 3, 3)):
+    for shape in ((1, 1), (4, 7, 7), (30, 30), (2, 0, 0), (0, 3, 3)):
         a, b = torch.randn(*shape, dtype=dtype), torch.randn(*shape[:-1], 3, dtype=dtype)
         size = spectral_norm(a)
         # Multipliers grow a little over the steps; the pivots must be the same ones.

@@ -22,23 +22,10 @@ class Known:
 
 
 KNOWN = (
-    Known(
-        "no lowering of this decomposition: Householder reflections, eigenvalues and singular values",
-        "geqrf matrix_exp ormqr qr svd svd_lowrank pca_lowrank pinverse norm.nuc linalg.cond linalg.eig linalg.eigvals "
-        "linalg.eigh linalg.eigvalsh linalg.householder_product linalg.ldl_factor linalg.ldl_factor_ex "
-        "linalg.ldl_solve linalg.lstsq linalg.lstsq.grad_oriented linalg.qr linalg.matrix_rank "
-        "linalg.matrix_rank.hermitian linalg.pinv linalg.pinv.singular linalg.pinv.hermitian linalg.svd linalg.svdvals",
-        checks=COMPUTED,
-    ),
     Known("sparse layouts have a dispatch key of their own", "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
     Known("the engine stores no complex32", "chalf"),
     Known("not lowered yet", "histogram histogramdd hash_tensor nn.functional.pdist"),
     Known("not lowered yet", "_native_batch_norm_legit", ("out",)),
-    Known(
-        "no lowering of this decomposition, which also checks the arguments",
-        "ormqr linalg.lstsq linalg.lstsq.grad_oriented",
-        ("error",),
-    ),
     Known("on the CPU an internal assertion checks dim", "narrow_copy", ("error",), "#1"),
     Known(
         "an empty out tensor becomes contiguous, as PyTorch's meta kernels have it; its CPU kernels keep the strides "
