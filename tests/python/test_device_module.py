@@ -350,8 +350,8 @@ def test_host_fallbacks_are_refused_here_and_counted_where_allowed() -> None:
     code = """
 import torch, torch_tpu
 x = torch.tensor([2.0, 1.0], device="tpu")
-torch.ops.aten._test_functorch_fallback(x, x)  # an operator of PyTorch's own tests, which has a CPU kernel only
-torch.ops.aten._test_functorch_fallback(x, x)
+torch._test_functorch_fallback(x, x)  # an operator of PyTorch's own tests, which has a CPU kernel only
+torch._test_functorch_fallback(x, x)
 print(sum(n for name, n in torch_tpu.host_fallbacks().items() if "functorch" in name))
 torch_tpu.reset_host_fallbacks()
 print(torch_tpu.host_fallbacks())

@@ -15,7 +15,7 @@ def test_message_of_an_unsupported_operator_says_what_to_do() -> None:
     script = """
         import torch
         try:
-            torch.ops.aten._test_functorch_fallback(torch.ones(2, device="tpu"), torch.ones(2))
+            torch._test_functorch_fallback(torch.ones(2, device="tpu"), torch.ones(2))
         except (RuntimeError, NotImplementedError) as error:
             print(error)
         print(torch.ones(2, device="tpu").sum().item())
