@@ -30,7 +30,9 @@ KNOWN = (
     Known(
         "an empty out tensor becomes contiguous, as PyTorch's meta kernels have it; its CPU kernels keep the strides "
         "that their libraries work with",
-        "fft.ifft fft.ihfft lu_solve linalg.lu_solve linalg.lu_factor linalg.lu_factor_ex triangular_solve",
+        "fft.ifft fft.ihfft lu_solve linalg.lu_solve linalg.lu_factor linalg.lu_factor_ex triangular_solve geqrf ormqr "
+        "qr linalg.qr linalg.eig linalg.eigh linalg.householder_product linalg.ldl_factor linalg.ldl_factor_ex "
+        "linalg.ldl_solve linalg.lstsq",
         ("out",),
         "resized",
     ),
