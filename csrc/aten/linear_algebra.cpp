@@ -91,25 +91,29 @@ struct LeastSquares {
   at::Tensor rank, singular_values;
 };
 
-/// A is said to have full rank. Of a wide A the shortest solution is wanted.
+/// A is said to have full rank. Of a wide A the shortest solution is wanted. As in LAPACK, where A is zero (or has no
+/// entries) so are solution and residuals.
 LeastSquares solve_by_qr(const at::Tensor& a, const at::Tensor& b) {
   const bool wide = a.size(-2) < a.size(-1);
   const auto [q, r] = at::linalg_qr(wide ? a.mH() : a, "reduced");
+  const at::Tensor vanishes = a.eq(0).all(-1).all(-1);
   const at::Tensor zero = r.diagonal(0, -2, -1).eq(0);
-  const at::Tensor places = at::arange(1, zero.size(-1) + 1, zero.options().dtype(at::kInt));
-  const at::Tensor first = at::where(zero, places, zero.size(-1) + 1);
   if (zero.numel() > 0) {
-    const at::Tensor info = at::where(zero.any(-1), first.amin(-1), 0).to(at::kInt);
+    const at::Tensor places = at::arange(1, zero.size(-1) + 1, zero.options().dtype(at::kInt));
+    const at::Tensor first = at::where(zero, places, zero.size(-1) + 1).amin(-1);
+    const at::Tensor info = at::where(zero.any(-1).logical_and(vanishes.logical_not()), first, 0).to(at::kInt);
     at::_linalg_check_errors(info, "torch.linalg.lstsq", a.dim() == 2);
   }
+  const at::Tensor none = vanishes.unsqueeze(-1).unsqueeze(-1);
   LeastSquares result;
   if (wide) {
-    result.solution = at::matmul(q, at::linalg_solve_triangular(r.mH(), b, /*upper=*/false));
+    const at::Tensor coefficients = at::linalg_solve_triangular(r.mH(), b, /*upper=*/false);
+    result.solution = at::where(none, 0, at::matmul(q, coefficients));
     return result;
   }
   const at::Tensor coefficients = at::matmul(q.mH(), b);
-  result.solution = at::linalg_solve_triangular(r, coefficients, /*upper=*/true);
-  result.projection = at::matmul(q, coefficients);
+  result.solution = at::where(none, 0, at::linalg_solve_triangular(r, coefficients, /*upper=*/true));
+  result.projection = at::where(none, b, at::matmul(q, coefficients));
   return result;
 }
 

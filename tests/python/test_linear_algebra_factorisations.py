@@ -304,7 +304,7 @@ def test_lstsq(dtype: torch.dtype, driver: str | None) -> None:
         condition = torch.linalg.cond(a).max().item() if a.numel() else 1.0
         check(solve, a, b, **rounding(dtype, 3 * condition**2, 10))
     if driver != "gels":
-        both = torch.stack([deficient(6, 4, 2, torch.complex128), torch.randn(6, 4, dtype=torch.complex128)]).to(dtype)
+        both = torch.stack([deficient(6, 4, 2, dtype), torch.randn(6, 4, dtype=dtype)])
         check(
             lambda a, b: torch.linalg.lstsq(a, b, rcond=1e-4, driver=driver).rank,
             both,
@@ -315,6 +315,12 @@ def test_lstsq(dtype: torch.dtype, driver: str | None) -> None:
         inverse = torch.linalg.pinv(low, rtol=1e-4)
         condition = spectral_norm(low) * spectral_norm(inverse)
         assert_matches(solution, inverse @ b, **rounding(dtype, 3 * spectral_norm(inverse) * condition, 10))
+
+
+@pytest.mark.parametrize("driver", ("gels", "gelsy", "gelsd", "gelss"))
+def test_lstsq_of_nothing(driver: str) -> None:
+    for a in (torch.zeros(3, 2), torch.zeros(2, 3), torch.zeros(3, 0), torch.zeros(0, 0)):
+        check(lambda a, b: tuple(torch.linalg.lstsq(a, b, driver=driver)), a, torch.ones(a.shape[0], 2))
 
 
 def test_lstsq_gradients() -> None:
@@ -385,7 +391,9 @@ WRONG: dict[str, Callable[[str], Any]] = {
         torch.ones(3, 2, device=device), torch.ones(3, 2, dtype=torch.float64, device=device)
     ),
     "lstsq_deficient": lambda device: torch.linalg.lstsq(
-        torch.zeros(3, 2, device=device), torch.ones(3, 2, device=device), driver="gels"
+        torch.eye(3, 2, device=device) * torch.tensor([1, 0], device=device),
+        torch.ones(3, 2, device=device),
+        driver="gels",
     ),
     "householder_shapes": lambda device: torch.linalg.householder_product(
         torch.ones(3, 4, device=device), torch.ones(2, device=device)
