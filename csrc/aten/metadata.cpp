@@ -166,6 +166,21 @@ void keep_memory_format(at::ArrayRef<c10::IValue> arguments, Metadata& meta) {
   }
 }
 
+// The meta kernels give singular vectors the strides that cuSOLVER leaves, and eigenvectors rows; the results of the CPU
+// are as LAPACK leaves them, column by column.
+void order_by_column(at::Tensor& result) {
+  if (result.dim() < 2) return;  // not wanted
+  std::vector<int64_t> sizes = result.sizes().vec(), strides(sizes.size());
+  int64_t stride = std::max<int64_t>(result.size(-1), 1) * std::max<int64_t>(result.size(-2), 1);
+  for (size_t axis = sizes.size() - 2; axis-- > 0;) {
+    strides[axis] = stride;
+    stride *= std::max<int64_t>(sizes[axis], 1);
+  }
+  strides[sizes.size() - 2] = 1;
+  strides[sizes.size() - 1] = std::max<int64_t>(result.size(-2), 1);
+  result = at::detail::empty_strided_meta(sizes, strides, result.scalar_type());
+}
+
 void check_castable(const Operator& op, const Metadata& meta) {
   for (size_t k = 0; k < std::min(meta.results.size(), meta.written.size()); ++k) {
     if (!meta.results[k].defined() || !meta.written[k].defined()) continue;
@@ -205,6 +220,8 @@ Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> argument
   run_meta(op.functional, stack);
   for (const c10::IValue& value : stack) flatten(value, meta.results);
   if (op.row->name == "convolution" || op.row->name == "convolution_overrideable") keep_memory_format(arguments, meta);
+  if (op.row->name == "_linalg_svd") order_by_column(meta.results[2]);
+  if (op.row->name == "linalg_eig") order_by_column(meta.results[1]);
   if (op.form == Form::kFunctional) return meta;
 
   torch::jit::Stack written_form = meta_arguments(op, arguments, arguments.size());

@@ -16,6 +16,7 @@ enum class Code {
   kNotImplemented,   // not supported yet            -> NotImplementedError
   kOutOfMemory,      // device memory is exhausted   -> torch.OutOfMemoryError
   kUnavailable,      // plugin or device is missing  -> RuntimeError
+  kLinearAlgebra,    // a matrix is singular, ...    -> torch.linalg.LinAlgError
   kPlugin,           // the plugin reported a failure -> RuntimeError
 };
 

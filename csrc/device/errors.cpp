@@ -17,6 +17,8 @@ void raise(const Error& error) {
       TORCH_CHECK_NOT_IMPLEMENTED(false, text);
     case Code::kOutOfMemory:
       TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    case Code::kLinearAlgebra:
+      TORCH_CHECK_WITH(LinAlgError, false, text);
     default:
       TORCH_CHECK(false, text);
   }

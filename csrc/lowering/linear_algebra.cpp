@@ -186,8 +186,11 @@ const Row kProductRows[] = {
 std::span<const Row> linear_algebra_rows() {
   static const std::vector<Row> rows = [] {
     std::vector<Row> all(std::begin(kProductRows), std::end(kProductRows));
-    for (const Row& row : linear_algebra_solve_rows()) all.push_back(row);
-    for (const Row& row : linear_algebra_grouped_rows()) all.push_back(row);
+    for (const auto part : {linear_algebra_solve_rows(), linear_algebra_grouped_rows(), linear_algebra_qr_rows(),
+                            linear_algebra_exponential_rows(), linear_algebra_eigh_rows(), linear_algebra_svd_rows(),
+                            linear_algebra_eig_rows(), linear_algebra_ldl_rows()}) {
+      all.insert(all.end(), part.begin(), part.end());
+    }
     return all;
   }();
   return rows;

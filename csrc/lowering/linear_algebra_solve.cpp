@@ -6,62 +6,12 @@
 
 #include "lowering/linear_algebra.h"
 #include "lowering/linear_algebra_loop.h"
+#include "lowering/linear_algebra_matrix.h"
 
 namespace tpu::lowering {
 namespace {
 
 using namespace stablehlo;  // NOLINT: the operations are this file's vocabulary
-
-Value conjugate(Value x) { return is_complex(x.dtype()) ? complex(real(x), negate(imag(x))) : x; }
-
-/// Last two dims exchanged.
-Value transposed(Value x) {
-  Dims axes = iota(x.rank());
-  std::swap(axes[x.rank() - 1], axes[x.rank() - 2]);
-  return transpose(x, axes);
-}
-
-Value adjoint(Value x) { return transposed(conjugate(x)); }
-
-/// `batch` followed by `rows` and `columns`.
-Dims matrix_dims(std::span<const int64_t> batch, int64_t rows, int64_t columns) {
-  Dims dims(batch);
-  dims.push_back(rows);
-  dims.push_back(columns);
-  return dims;
-}
-
-Dims batch_of(const Dims& dims) { return Dims(dims.begin(), dims.end() - 2); }
-int64_t rows_of(Value x) { return x.dim(x.rank() - 2); }
-int64_t columns_of(Value x) { return x.dim(x.rank() - 1); }
-
-/// i32 row (axis 0) or column (axis 1) number of every entry of a matrix like `x`.
-Value entry_index(Value x, int64_t axis) {
-  return index_along(x.builder(), x.dims(), static_cast<int64_t>(x.rank()) - 2 + axis);
-}
-
-/// Lower (row >= column + shift) or upper (row <= column - shift) part of `x`, zero elsewhere.
-Value triangle(Value x, bool lower, int64_t shift = 0) {
-  const Value row = entry_index(x, 0), column = entry_index(x, 1);
-  const Value distance = lower ? subtract(row, column) : subtract(column, row);
-  const Value inside = compare(distance, full_like(distance, static_cast<double>(shift)), Compare::kGe);
-  return select(inside, x, full_like(x, 0));
-}
-
-Value identity_like(Value x) {
-  const Value same = compare(entry_index(x, 0), entry_index(x, 1), Compare::kEq);
-  return select(same, full_like(x, 1), full_like(x, 0));
-}
-
-/// triangular_solve that also takes empty operands.
-Value solve_triangle(Value a, Value b, bool left, bool lower, bool unit, Transpose op = Transpose::kNo) {
-  if (b.type().numel() == 0) return b;
-  return triangular_solve(a, b, left, lower, unit, op);
-}
-
-Value to_result(const OpCall& call, size_t k, Value x) {
-  return reshape(convert_like_torch(x, call.result_type(k).dtype), call.result_type(k).dims);
-}
 
 // ---- triangular systems
 
@@ -153,10 +103,8 @@ Cholesky factor_positive(Value x, bool upper) {
   return {upper ? adjoint(l) : l, info};
 }
 
-/// Raises at the next synchronisation when any entry of `info` is not zero.
 void check_info(const OpCall& call, Value info, const std::string& message) {
-  const Value bad = compare(info, full_like(info, 0), Compare::kNe);
-  call.check(reduce(bad, Reducer::kOr, iota(info.rank())), Code::kInternal, message);
+  check_none(call, compare(info, full_like(info, 0), Compare::kNe), message);
 }
 
 constexpr char kNotPositive[] = "The factorization could not be completed because the input is not positive-definite";
@@ -233,9 +181,6 @@ Value row_of(Value x, Value row) {
   return gather(x, concatenate(parts, 1), dims, {1, 1, m});
 }
 
-/// Size by which LAPACK chooses pivots: |re| + |im| for complex numbers.
-Value pivot_size(Value x) { return is_complex(x.dtype()) ? add(abs(real(x)), abs(imag(x))) : abs(x); }
-
 /// Rows `k` (0-d) and `p` (i32[b]) of `x` exchanged.
 Value exchange_rows(Value x, Value k, Value p) {
   const Dims& dims = x.dims();
@@ -259,7 +204,7 @@ std::vector<Value> eliminate_column(Value k, std::span<const Value> state, bool 
   };
   const Value number = index_along(builder, {b, n}, 1);
   const Value here = broadcast_to(k, {b, n});
-  const Value size = pivot_size(column_of(state[0]));
+  const Value size = cheap_size(column_of(state[0]));
   const Value candidates = select(compare(number, here, Compare::kGe), size, full_like(size, -1));
   const Value p = pivot ? maximum(first_largest(candidates), broadcast_to(k, {b})) : broadcast_to(k, {b});
   const Value packed = pivot ? exchange_rows(state[0], k, p) : state[0];
@@ -290,8 +235,6 @@ std::vector<Value> eliminate_column(Value k, std::span<const Value> state, bool 
   const Value pivots = dynamic_update_slice(state[1], reshape(p, {b, 1}), pivot_start);
   return {next, pivots, permutation, info};
 }
-
-Value flatten_batch(Value x) { return reshape(x, {product(batch_of(x.dims())), rows_of(x), columns_of(x)}); }
 
 Lu factor_lu(Value x, bool pivot) {
   const Value flat = flatten_batch(x);
@@ -331,28 +274,6 @@ Value permutation_matrix(Value permutation, DType dtype) {
   const int64_t b = permutation.dim(0), n = permutation.dim(1);
   const Value row = index_along(permutation.builder(), {b, n, n}, 1);
   return convert(compare(row, broadcast_in_dim(permutation, {b, n, n}, {0, 2}), Compare::kEq), dtype);
-}
-
-/// Rows of `x` [b, n, m] in the order of `permutation` [b, n].
-Value permute_rows(Value x, Value permutation) {
-  const int64_t b = x.dim(0), n = x.dim(1), m = x.dim(2);
-  if (x.type().numel() == 0) return x;
-  const Value parts[] = {index_along(x.builder(), {b, n, 1}, 0), reshape(permutation, {b, n, 1})};
-  GatherDims dims;
-  dims.offset_dims = {2};
-  dims.collapsed_slice_dims = {0, 1};
-  dims.start_index_map = {0, 1};
-  dims.index_vector_dim = 2;
-  return gather(x, concatenate(parts, 2), dims, {1, 1, m});
-}
-
-/// Inverse of each permutation [b, n].
-Value inverse_permutation(Value permutation) {
-  const int64_t b = permutation.dim(0), n = permutation.dim(1);
-  const Value numbers = index_along(permutation.builder(), {b, n, n}, 1);
-  const Value match = compare(numbers, broadcast_in_dim(permutation, {b, n, n}, {0, 2}), Compare::kEq);
-  const Value place = index_along(permutation.builder(), {b, n, n}, 2);
-  return reduce(select(match, place, full_like(place, 0)), Reducer::kAdd, {2});
 }
 
 /// X of A X = B for A = P L U; all [b, ., .].

@@ -41,7 +41,9 @@ void translate_error(std::exception_ptr pointer) {
     if (error.code() == Code::kIndex) type = PyExc_IndexError;
     if (error.code() == Code::kType) type = PyExc_TypeError;
     if (error.code() == Code::kNotImplemented) type = PyExc_NotImplementedError;
-    PyErr_SetString(type, error.what());
+    py::object imported;  // PyTorch's own exceptions are not exported to C++
+    if (error.code() == Code::kLinearAlgebra) imported = py::module_::import("torch._C").attr("_LinAlgError");
+    PyErr_SetString(imported ? imported.ptr() : type, error.what());
   } catch (python_error& error) {
     error.restore();
   }

@@ -17,7 +17,17 @@ from torch_tpu._internal import topology
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Files of csrc/lowering that hold no rows.
-HELPERS = {"helpers", "op_call", "table", "philox", "linear_algebra_loop", "indexing_core"}
+HELPERS = {
+    "helpers",
+    "op_call",
+    "table",
+    "philox",
+    "indexing_core",
+    "linear_algebra_loop",
+    "linear_algebra_matrix",
+    "linear_algebra_jacobi",
+    "linear_algebra_schur",
+}
 
 needs_libtpu = pytest.mark.skipif(
     not topology.libtpu_installed(), reason="libtpu is not installed: pip install -r requirements/test.txt"

@@ -231,6 +231,46 @@ def linear_algebra_solve(dtype: torch.dtype) -> object:
 
 
 @call
+def linear_algebra_qr(dtype: torch.dtype) -> object:
+    a = floats(2, 5, 3, dtype=torch.float32)
+    backward(torch.linalg.qr(a))
+    packed, tau = torch.geqrf(a.detach())
+    return torch.linalg.qr(a.mT, "complete"), torch.ormqr(packed, tau, a.detach(), transpose=True)
+
+
+@call
+def linear_algebra_exponential(dtype: torch.dtype) -> object:
+    return backward(torch.linalg.matrix_exp(floats(2, 4, 4, dtype=torch.float32)))
+
+
+@call
+def linear_algebra_eigh(dtype: torch.dtype) -> object:
+    a = floats(2, 5, 5, dtype=torch.float32)
+    backward(torch.linalg.eigh(a + a.mT))
+    return torch.linalg.eigvalsh(a)
+
+
+@call
+def linear_algebra_svd(dtype: torch.dtype) -> object:
+    a = floats(2, 5, 3, dtype=torch.float32)
+    backward(torch.linalg.svd(a, full_matrices=False).S)
+    return torch.linalg.svd(a.mT), torch.linalg.pinv(a), torch.linalg.lstsq(a, floats(2, 5, 2, dtype=torch.float32))
+
+
+@call
+def linear_algebra_eig(dtype: torch.dtype) -> object:
+    return torch.linalg.eig(floats(2, 4, 4, dtype=torch.float32)), torch.linalg.eigvals(
+        floats(4, 4, dtype=torch.float32)
+    )
+
+
+@call
+def linear_algebra_ldl(dtype: torch.dtype) -> object:
+    a = floats(2, 4, 4, dtype=torch.float32).detach()
+    return torch.linalg.ldl_solve(*torch.linalg.ldl_factor(a + a.mT), a)
+
+
+@call
 def linear_algebra_grouped(dtype: torch.dtype) -> object:
     x, w = floats(8, 16, dtype=torch.bfloat16), floats(2, 16, 24, dtype=torch.bfloat16)
     return backward(torch._grouped_mm(x, w, offs=torch.tensor([3, 8], dtype=torch.int32).to(DEVICE)))

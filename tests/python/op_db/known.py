@@ -22,22 +22,9 @@ class Known:
 
 
 KNOWN = (
-    Known(
-        "no lowering of this decomposition: Householder reflections, eigenvalues and singular values",
-        "geqrf matrix_exp ormqr qr svd svd_lowrank pca_lowrank pinverse norm.nuc linalg.cond linalg.eig linalg.eigvals "
-        "linalg.eigh linalg.eigvalsh linalg.householder_product linalg.ldl_factor linalg.ldl_factor_ex "
-        "linalg.ldl_solve linalg.lstsq linalg.lstsq.grad_oriented linalg.qr linalg.matrix_rank "
-        "linalg.matrix_rank.hermitian linalg.pinv linalg.pinv.singular linalg.pinv.hermitian linalg.svd linalg.svdvals",
-        checks=COMPUTED,
-    ),
     Known("sparse layouts have a dispatch key of their own", "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
     Known("the engine stores no complex32", "chalf"),
     Known("not lowered yet", "_native_batch_norm_legit", ("out",)),
-    Known(
-        "no lowering of this decomposition, which also checks the arguments",
-        "ormqr linalg.lstsq linalg.lstsq.grad_oriented",
-        ("error",),
-    ),
     Known("a distance near 0 is a difference of large products", "cdist", ("forward",), "float32 #32"),
     Known(
         "not examined yet: off by one where start + i * step is nearly an integer",
@@ -50,7 +37,9 @@ KNOWN = (
     Known(
         "an empty out tensor becomes contiguous, as PyTorch's meta kernels have it; its CPU kernels keep the strides "
         "that their libraries work with",
-        "fft.ifft fft.ihfft lu_solve linalg.lu_solve linalg.lu_factor linalg.lu_factor_ex triangular_solve",
+        "fft.ifft fft.ihfft lu_solve linalg.lu_solve linalg.lu_factor linalg.lu_factor_ex triangular_solve geqrf ormqr "
+        "qr linalg.qr linalg.eig linalg.eigh linalg.householder_product linalg.ldl_factor linalg.ldl_factor_ex "
+        "linalg.ldl_solve linalg.lstsq",
         ("out",),
         "resized",
     ),
