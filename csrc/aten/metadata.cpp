@@ -166,8 +166,8 @@ void keep_memory_format(at::ArrayRef<c10::IValue> arguments, Metadata& meta) {
   }
 }
 
-// The meta kernels give singular vectors the strides that cuSOLVER leaves, and eigenvectors rows; the results of the CPU
-// are as LAPACK leaves them, column by column.
+// The meta kernels give singular vectors the strides that cuSOLVER leaves, and eigenvectors rows; the results of the
+// CPU are as LAPACK leaves them, column by column.
 void order_by_column(at::Tensor& result) {
   if (result.dim() < 2) return;  // not wanted
   std::vector<int64_t> sizes = result.sizes().vec(), strides(sizes.size());

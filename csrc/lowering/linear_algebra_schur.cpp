@@ -330,9 +330,8 @@ std::vector<Value> sweep(std::span<const Value> carried) {
       is_real ? double_shift_column(state[0], range, tenth) : single_shift_column(state[0], range, tenth);
   const Value steps = reduce(subtract(range.high, range.low), Reducer::kMaximum, {0});
   const Value fixed[] = {first, range.low, range.high};
-  const auto swept = counted_loop(steps, state, fixed, [](Value i, auto state, auto rest) {
-    return chase(i, state, rest[0], {rest[1], rest[2]});
-  });
+  const auto swept = counted_loop(
+      steps, state, fixed, [](Value i, auto state, auto rest) { return chase(i, state, rest[0], {rest[1], rest[2]}); });
   const Value needed = reduce(compare(range.high, full_like(range.high, 0), Compare::kGt), Reducer::kOr, {0});
   std::vector<Value> next{add(carried[0], number(builder, 1)), needed, range.high, tries};
   next.insert(next.end(), swept.begin(), swept.end());
