@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import types
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 
 from torch_tpu import _C
+
+_log = logging.getLogger("torch_tpu.compile")
 
 
 class CompiledGraph:
@@ -46,7 +49,7 @@ class CompiledGraph:
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         devices = {t.device for t in tensors} or _devices_of(self._graph)
         if len(devices) != 1 or next(iter(devices)).type != "tpu":
-            self.reason = f"it has tensors on {', '.join(sorted(map(str, devices))) or 'no device'}"
+            self._give_up(f"it has tensors on {', '.join(sorted(map(str, devices))) or 'no device'}")
             return None
         capture = _C.GraphCapture(next(iter(devices)).index or 0)
         try:
@@ -57,11 +60,15 @@ class CompiledGraph:
         except Exception:
             if not capture.blocked:
                 raise
-            self.reason = capture.blocked
+            self._give_up(capture.blocked)
             return None
         finally:
             capture.close()
         return _Program(made, [None if isinstance(r, torch.Tensor) else (r,) for r in flat])
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        _log.info("a graph of %d operators does not become one program: %s", len(self._graph.graph.nodes), reason)
 
 
 class _Program:
