@@ -55,8 +55,11 @@ def composite(name: str) -> bool:
 
 def ends_in_out_form(overload: str) -> bool:
     functional = full(base_name(overload))
-    known = functional in torch._C._dispatch_get_all_op_names()
-    return known and composite(functional) and not kernel(functional, "CompositeImplicitAutograd")
+    if functional not in torch._C._dispatch_get_all_op_names() or not composite(functional):
+        return False
+    # Neither made of other operators, nor by a kernel or decomposition of ours.
+    ours = kernel(functional, KEY) or lookup(functional, "") is not None
+    return not ours and not kernel(functional, "CompositeImplicitAutograd")
 
 
 def full(overload: str) -> str:

@@ -20,8 +20,6 @@ class CapturedCall {
   /// or RuntimeError if not. Arguments that the graph wrote to are written.
   std::vector<at::Tensor> operator()(at::TensorList arguments) const;
 
-  size_t nodes() const { return graph_->plan.body->recording.nodes.size(); }
-
  private:
   friend class GraphCapture;
 

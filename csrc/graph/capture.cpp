@@ -87,9 +87,7 @@ Wire Capture::wire_of(const ValueRef& input, Location location) {
 
 void Capture::record(int device, const Plan& plan, std::span<const ValueRef> inputs, std::span<const uint64_t> words,
                      std::span<runtime::StorageSlot* const> targets, Location location) {
-  if (device != device_) {
-    block("an operator on another device was called");
-  }
+  if (device != device_) block("an operator on another device was called");
   refuse_to_write(targets);
   std::vector<Wire> wires;
   for (const ValueRef& input : inputs) wires.push_back(wire_of(input, location));

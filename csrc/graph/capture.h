@@ -43,7 +43,6 @@ class Capture {
   /// The capture that is active on this thread, or nullptr.
   static Capture* current();
 
-  int device() const { return device_; }
   /// Declares the next argument, a value that no launch has made.
   runtime::ValueRef argument(TensorType type);
   /// What the next node draws from at each launch: one for a random operator, all of a graph's for a captured graph.

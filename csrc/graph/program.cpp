@@ -93,6 +93,10 @@ void Recording::clear() {
   hash = 0;
 }
 
+namespace {
+
+// A program result that finally replaces a parameter, through any number of in-place nodes, may take over the
+// parameter's memory.
 std::optional<uint32_t> replaced_parameter(const Recording& recording, uint32_t flat_output) {
   for (;;) {
     const auto node = std::find_if(recording.nodes.rbegin(), recording.nodes.rend(),
@@ -109,8 +113,6 @@ std::optional<uint32_t> replaced_parameter(const Recording& recording, uint32_t 
     flat_output = wire.index;
   }
 }
-
-namespace {
 
 struct LoweredNodes {
   std::vector<Value> values;  // by flat output

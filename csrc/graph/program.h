@@ -78,9 +78,6 @@ struct CapturedBody {
 LoweredNode lower_body(const CapturedBody& body, stablehlo::Builder& builder, const NodeValues& values,
                        const LayoutPolicy& policy);
 
-/// The parameter that a flat output finally replaces, through any number of in-place nodes.
-std::optional<uint32_t> replaced_parameter(const Recording& recording, uint32_t flat_output);
-
 /// Emits text and requests the compile. Throws what a lowering throws, naming the node.
 std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,
                                        runtime::CompileCache& cache, std::string reason);

@@ -60,8 +60,7 @@ void bind_capture(py::module_& m) {
       .def(
           "__call__",
           [](const compile::CapturedCall& call, const std::vector<at::Tensor>& arguments) { return call(arguments); },
-          py::arg("arguments"), NoGil())
-      .def_property_readonly("nodes", &compile::CapturedCall::nodes);
+          py::arg("arguments"), NoGil());
 }
 
 }  // namespace tpu::python

@@ -165,10 +165,6 @@ class CapturedCall:
     def __call__(self, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
         """Launches it. Tensors must be as those that it was captured with: TypeError or RuntimeError otherwise."""
 
-    @property
-    def nodes(self) -> int:
-        """Operators in it."""
-
 class GraphCapture:
     """While open, operators of this thread are set aside instead of launched."""
 

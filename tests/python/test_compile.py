@@ -340,11 +340,7 @@ def test_default_backend() -> None:
         assert torch.allclose(step(x.to("tpu")).cpu(), x.sin() + 1)
         assert torch.compile(lambda: torch.zeros(2, device="tpu") + 1)().tolist() == [1, 1]
         assert "tpu" in torch._dynamo.list_backends()
-        torch._dynamo.reset()
-        try:
-            torch.compile(lambda x: x.cos())(x)
-        except Exception as error:  # no C++ compiler for inductor, perhaps
-            assert "inductor" in type(error).__module__ + str(error).lower(), error
+        assert torch.allclose(torch.compile(lambda x: x.cos())(x), x.cos())
         """,
         timeout=400,
     )
