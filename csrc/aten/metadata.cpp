@@ -46,11 +46,13 @@ bool is_bool(const c10::IValue& value) {
          (value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == at::kBool);
 }
 
-// PyTorch has no meta kernel for some operators, one that knows only CUDA's dtypes for _grouped_mm, and one that makes
-// int64 of bool ** bool: their CPU kernel, run on zeros, tells the same.
+// PyTorch has no meta kernel for some operators, and for these one that tells other things than the CPU's: it knows
+// only CUDA's dtypes, makes a channels-last result contiguous, or makes int64 of bool ** bool. Then the CPU kernel is
+// run on zeros.
 bool has_unsuitable_meta(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) {
   const std::string& name = handle.operator_name().name;
-  return name == "aten::_grouped_mm" || (name == "aten::pow" && is_bool(stack[0]) && is_bool(stack[1]));
+  return name == "aten::_grouped_mm" || name == "aten::max_unpool2d" ||
+         (name == "aten::pow" && is_bool(stack[0]) && is_bool(stack[1]));
 }
 
 c10::IValue zeros_on_cpu(const c10::IValue& value) {
