@@ -47,11 +47,11 @@ bool is_bool(const c10::IValue& value) {
 }
 
 // PyTorch has no meta kernel for some operators, and for these one that tells other things than the CPU's: it knows
-// only CUDA's dtypes, makes a channels-last result contiguous, or makes int64 of bool ** bool. Then the CPU kernel is
-// run on zeros.
+// only CUDA's dtypes or strides, makes a channels-last result contiguous, or makes int64 of bool ** bool. Then the CPU
+// kernel is run on zeros.
 bool has_unsuitable_meta(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) {
   const std::string& name = handle.operator_name().name;
-  return name == "aten::_grouped_mm" || name == "aten::max_unpool2d" ||
+  return name == "aten::_grouped_mm" || name == "aten::max_unpool2d" || name == "aten::nonzero_static" ||
          (name == "aten::pow" && is_bool(stack[0]) && is_bool(stack[1]));
 }
 

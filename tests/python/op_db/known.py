@@ -25,6 +25,7 @@ KNOWN = (
     Known("sparse layouts have a dispatch key of their own", "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
     Known("the engine stores no complex32", "chalf"),
     Known("not lowered yet", "_native_batch_norm_legit", ("out",)),
+    Known("not lowered yet for complex numbers", "logcumsumexp", COMPUTED, "complex"),
     Known(
         "statistics of half types are float32, as PyTorch's meta kernels and CUDA have it; on the CPU they are half",
         "native_layer_norm native_batch_norm _native_batch_norm_legit _batch_norm_with_update",
@@ -39,8 +40,8 @@ KNOWN = (
         "float(32|64) #[1478]",
     ),
     Known(
-        "of -8.5, terms of -32 and 32 cancel to 4e-5, ten units in their last place of float32; the CPU's roundings are "
-        "off by a unit less",
+        "of -8.5, terms of -32 and 32 cancel to 4e-5, ten units in their last place of float32; the CPU's roundings "
+        "are off by a unit less",
         "polygamma.polygamma_n_4",
         ("forward",),
         "^bfloat16 #8$",
