@@ -297,18 +297,17 @@ std::vector<Value> grid_sampler_backward(const OpCall& call) {
   std::vector<Value> results(2);
   if (empty) {
     for (size_t k = 0; k < 2; ++k) {
-      if (wanted[k]) results[k] = call.builder().constant(0.0, call.result_type(k));
+      if (wanted[k] || k == 1) results[k] = call.builder().constant(0.0, call.result_type(k));
     }
     return results;
   }
   const Sampling s = sampling_of(call, image, grid, 3);
   if (wanted[0]) results[0] = convert(image_gradient(s, grad, image.dims()), call.result_type(0).dtype);
-  if (wanted[1]) {
-    // Nearest does not depend on small changes of the grid.
-    results[1] = mode == Mode::kNearest
-                     ? call.builder().constant(0.0, call.result_type(1))
-                     : convert(grid_gradient(s, convert(image, dtype), grad, grid.dims()), call.result_type(1).dtype);
-  }
+  // Nearest does not depend on small changes of the grid. PyTorch's kernels announce the grid's gradient even when
+  // nobody wants it.
+  results[1] = mode == Mode::kNearest || !wanted[1]
+                   ? call.builder().constant(0.0, call.result_type(1))
+                   : convert(grid_gradient(s, convert(image, dtype), grad, grid.dims()), call.result_type(1).dtype);
   return results;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Callable
 
@@ -294,3 +295,47 @@ def test_requires_grad_copies_across_devices() -> None:
     y = to_device(normal(3)).requires_grad_()
     (y.cpu() * 2).sum().backward()
     assert y.grad.device.type == DEVICE
+
+
+PARTLY_WANTED: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "conv2d": (lambda x, w, b: F.conv2d(x, w, b, padding=1), ((2, 2, 5, 5), (4, 2, 3, 3), (4,))),
+    "conv_transpose1d": (lambda x, w, b: F.conv_transpose1d(x, w, b, stride=2), ((2, 3, 5), (3, 2, 3), (2,))),
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (16,), w, b), ((3, 16), (16,), (16,))),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), ((2, 4, 8), (4,), (4,))),
+    "batch_norm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), ((3, 4, 8), (4,), (4,))),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (16,), w), ((3, 16), (16,))),
+    "linear": (F.linear, ((3, 4), (5, 4), (5,))),
+    "grid_sample": (
+        lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False),
+        ((1, 2, 4, 4), (1, 3, 3, 2)),
+    ),
+    "attention": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+        ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4), (3, 5)),
+    ),
+    "prelu": (F.prelu, ((2, 3, 4), (3,))),
+    "bilinear": (F.bilinear, ((3, 2), (3, 4), (5, 2, 4), (5,))),
+    "embedding_bag_weights": (
+        lambda w, p: F.embedding_bag(
+            torch.tensor([[0, 2], [1, 1]], device=w.device), w, per_sample_weights=p, mode="sum"
+        ),
+        ((4, 3), (2, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTLY_WANTED)
+def test_gradients_of_some_arguments(name: str) -> None:
+    """Every choice of the arguments that need a gradient: backward kernels compute what they are asked for."""
+    function, shapes = PARTLY_WANTED[name]
+    for wanted in itertools.product((True, False), repeat=len(shapes)):
+        if not any(wanted):
+            continue
+        cpu = [torch.randn(s).requires_grad_(w) for s, w in zip(shapes, wanted, strict=True)]
+        device = to_device(cpu)
+        for arguments in (cpu, device):
+            function(*arguments).sin().sum().backward()  # the sum of squares of what is normalised has no gradient
+        for got, want in zip(device, cpu, strict=True):
+            assert (got.grad is None) == (want.grad is None)
+            if want.grad is not None:
+                assert_matches(got.grad, want.grad)

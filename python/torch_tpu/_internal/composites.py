@@ -24,7 +24,8 @@ def _pdist_forward(x: Tensor, p: float = 2.0) -> Tensor:
     if x.size(0) < 2:
         return x.new_empty(0)
     first, second = _pairs(x)
-    return torch.linalg.vector_norm(x.index_select(0, first) - x.index_select(0, second), p, dim=1)
+    norms: Tensor = torch.linalg.vector_norm(x.index_select(0, first) - x.index_select(0, second), p, dim=1)
+    return norms
 
 
 def _pdist_backward(grad: Tensor, x: Tensor, p: float, pdist: Tensor) -> Tensor:
@@ -175,7 +176,7 @@ def _histogram_bins_tensor(
 # ---- random numbers
 
 
-def _uniform_(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+def _uniform_(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: torch.Generator | None = None) -> Any:
     """Complex numbers: both parts are drawn."""
     if not x.is_complex():
         return NotImplemented

@@ -59,7 +59,7 @@ class _Tracer(TorchDispatchMode):
             # Implemented in Python by ATen operators: those are what is worth replaying. The primitive itself would
             # arrive here again.
             with self:
-                return func.impl_aten(*args, **kwargs)
+                return func.impl_aten(*args, **kwargs)  # type: ignore[attr-defined]
         result = func(*args, **kwargs)
         self._tape.step(func._schema.name, func._schema.overload_name, tuple(args), kwargs, result)
         return result
@@ -99,7 +99,8 @@ def _through_functional(name: str, overload: str, schema: Any) -> Callable[..., 
     def inplace(*args: Any, **kwargs: Any) -> torch.Tensor:
         # By name: polygamma_(self, n) is polygamma(n, self).
         given = dict(zip(names, args, strict=False)) | kwargs
-        return given["self"].copy_(functional(**given))
+        result: torch.Tensor = given["self"].copy_(functional(**given))
+        return result
 
     return inplace
 

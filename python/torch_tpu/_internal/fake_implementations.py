@@ -17,7 +17,6 @@ def register(fake_impls: ModuleType) -> None:
     if grouped in fake_impls.op_implementations_dict:  # a torch that knows better
         return
 
-    @fake_impls.register_op_impl(grouped)
     def grouped_mm(
         mode: Any,
         func: Any,
@@ -30,9 +29,9 @@ def register(fake_impls: ModuleType) -> None:
         """Products of groups in any floating-point dtype; PyTorch's takes bfloat16 alone."""
         if a.device.type != "tpu":
             return NotImplemented
-        groups = offs.shape[0] if offs is not None else None
-        if a.dim() == 2 and b.dim() == 2:
-            sizes = (groups, a.shape[0], b.shape[1])
+        sizes: tuple[int | torch.SymInt, ...]
+        if a.dim() == 2 and b.dim() == 2 and offs is not None:
+            sizes = (offs.shape[0], a.shape[0], b.shape[1])
         elif a.dim() == 2:
             sizes = (a.shape[0], b.shape[2])
         elif b.dim() == 2:
@@ -41,3 +40,5 @@ def register(fake_impls: ModuleType) -> None:
             sizes = (a.shape[0], a.shape[1], b.shape[2])
         with mode:
             return torch.empty(sizes, dtype=out_dtype or a.dtype, device=a.device)
+
+    fake_impls.register_op_impl(grouped)(grouped_mm)

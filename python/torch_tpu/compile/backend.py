@@ -55,7 +55,7 @@ def backend(
 
 
 def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    from functorch.compile import make_boxed_func
+    from torch._functorch._aot_autograd.utils import make_boxed_func
 
     boxed: Callable[..., Any] = make_boxed_func(CompiledGraph(graph))
     return boxed
@@ -75,7 +75,7 @@ def use_by_default(compile_fx: ModuleType) -> None:
         return inductor(graph, inputs, *args, **kwargs)
 
     choose.__wrapped__ = inductor  # type: ignore[attr-defined]
-    compile_fx.compile_fx = choose
+    compile_fx.compile_fx = choose  # type: ignore[attr-defined]
 
 
 def _is_ours(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import types
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 
 from torch_tpu import _C
+
+_log = logging.getLogger("torch_tpu.compile")
 
 
 class CompiledGraph:
@@ -27,12 +30,13 @@ class CompiledGraph:
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         self._graph = graph
         self._programs: dict[tuple[Any, ...], _Program] = {}
+        self._one_size = not any(_varies(node) for node in graph.graph.nodes if node.op == "placeholder")
         self.reason: str | None = None
 
     def __call__(self, *args: Any) -> Any:
         if self.reason is None:
-            # Under torch.compile(dynamic=True) one graph serves many sizes; otherwise there is one key.
-            key = tuple((*a.shape, *a.stride()) if isinstance(a, torch.Tensor) else a for a in args)
+            # Under torch.compile(dynamic=True) one graph serves many sizes; otherwise dynamo has compared them.
+            key = () if self._one_size else tuple(_form(a) for a in args)
             program = self._programs.get(key)
             if program is None:
                 program = self._capture(args)
@@ -46,7 +50,7 @@ class CompiledGraph:
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         devices = {t.device for t in tensors} or _devices_of(self._graph)
         if len(devices) != 1 or next(iter(devices)).type != "tpu":
-            self.reason = f"it has tensors on {', '.join(sorted(map(str, devices))) or 'no device'}"
+            self._give_up(f"it has tensors on {', '.join(sorted(map(str, devices))) or 'no device'}")
             return None
         capture = _C.GraphCapture(next(iter(devices)).index or 0)
         try:
@@ -57,11 +61,15 @@ class CompiledGraph:
         except Exception:
             if not capture.blocked:
                 raise
-            self.reason = capture.blocked
+            self._give_up(capture.blocked)
             return None
         finally:
             capture.close()
         return _Program(made, [None if isinstance(r, torch.Tensor) else (r,) for r in flat])
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        _log.info("a graph of %d operators does not become one program: %s", len(self._graph.graph.nodes), reason)
 
 
 class _Program:
@@ -74,6 +82,18 @@ class _Program:
     def __call__(self, args: tuple[Any, ...]) -> list[Any]:
         tensors = iter(self._call([a for a in args if isinstance(a, torch.Tensor)]))
         return [next(tensors) if other is None else other[0] for other in self._others]
+
+
+def _varies(placeholder: torch.fx.Node) -> bool:
+    """Whether an argument's sizes are symbolic, or it is a number itself."""
+    value = placeholder.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return True
+    return any(not isinstance(n, int) for n in (*value.shape, *value.stride()))
+
+
+def _form(argument: Any) -> Any:
+    return (*argument.shape, *argument.stride()) if isinstance(argument, torch.Tensor) else argument
 
 
 def _run(graph: torch.fx.GraphModule, args: Any) -> Any:
