@@ -41,10 +41,18 @@ void point_at_meta(torch::jit::Stack& stack) {
   }
 }
 
-// PyTorch has no meta kernel for some operators, and one that knows only CUDA's dtypes for others: their CPU
-// kernel, run on zeros, tells the same.
-bool has_unsuitable_meta(const c10::OperatorHandle& handle) {
-  return handle.operator_name().name == "aten::_grouped_mm";
+bool is_bool(const c10::IValue& value) {
+  return value.isBool() ||
+         (value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == at::kBool);
+}
+
+// PyTorch has no meta kernel for some operators, and for these one that tells other things than the CPU's: it knows
+// only CUDA's dtypes or strides, makes a channels-last result contiguous, or makes int64 of bool ** bool. Then the CPU
+// kernel is run on zeros.
+bool has_unsuitable_meta(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) {
+  const std::string& name = handle.operator_name().name;
+  return name == "aten::_grouped_mm" || name == "aten::max_unpool2d" || name == "aten::nonzero_static" ||
+         (name == "aten::pow" && is_bool(stack[0]) && is_bool(stack[1]));
 }
 
 c10::IValue zeros_on_cpu(const c10::IValue& value) {
@@ -80,7 +88,7 @@ void run_on_zeros(const c10::OperatorHandle& handle, torch::jit::Stack& stack) {
 }
 
 void run_meta(const c10::OperatorHandle& handle, torch::jit::Stack& stack) {
-  if (has_unsuitable_meta(handle)) {
+  if (has_unsuitable_meta(handle, stack)) {
     run_on_zeros(handle, stack);
     return;
   }

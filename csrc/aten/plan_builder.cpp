@@ -178,13 +178,23 @@ class PlanBuilder {
       ref.known = use.value;
       return ref;
     }
-    const DType promoted = meta_.promoted == c10::ScalarType::Undefined ? DType::kF32 : to_dtype(meta_.promoted);
-    const bool wide = promoted == DType::kF64 || promoted == DType::kC128 ||
-                      (!call_->plan.results.empty() && call_->plan.results[0].dtype == DType::kF64);
+    const bool wide = meets_wide_numbers();
     const Slot slot = use.value.is_integral() ? Slot::kInt : wide ? Slot::kDouble : Slot::kFloat;
     ref.slot = add_slots(slot, 1);
     call_->scalars.emplace_back(index, ref.slot);
     return ref;
+  }
+
+  // Whether a number has to arrive as float64: unless all that it meets is of at most float32's precision. The bounds
+  // of an integer range are not.
+  bool meets_wide_numbers() const {
+    const auto wide = [](DType dtype) {
+      return dtype == DType::kF64 || dtype == DType::kC128 || (!is_floating(dtype) && !is_complex(dtype));
+    };
+    const auto& results = call_->plan.results;
+    if (!results.empty() && (results[0].dtype == DType::kF64 || results[0].dtype == DType::kC128)) return true;
+    if (meta_.promoted != c10::ScalarType::Undefined) return wide(to_dtype(meta_.promoted));
+    return results.empty() || wide(results[0].dtype);
   }
 
   void take_random() {

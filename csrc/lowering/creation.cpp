@@ -70,6 +70,22 @@ Value progression(const OpCall& call, size_t start, size_t step) {
 // arange(start, end, step) and range(start, end, step)
 Values arange(const OpCall& call) { return {progression(call, 0, 2)}; }
 
+/// start + step * index in float64, rounded once, for whole 0 <= index < 2^27. PyTorch's kernels are compiled to a
+/// fused multiply-add, and an integer range truncates: where the rounded step makes it fall just short of a whole
+/// number, a product rounded by itself would give the next one. Here the product is exact in two parts, those of the
+/// step's leading 26 bits and of the others, and Knuth's two-sum (TAOCP vol. 2, 4.2.2) keeps what the sum loses, so
+/// that it makes no difference what a compiler fuses.
+Value fused_multiply_add(Value start, Value step, Value index) {
+  const Value leading = hlo::reduce_precision(step, 11, 25);
+  const Value product = hlo::multiply(leading, index);
+  const Value rest = hlo::multiply(hlo::subtract(step, leading), index);
+  const Value sum = hlo::add(start, product);
+  const Value start_in_sum = hlo::subtract(sum, product);
+  const Value lost =
+      hlo::add(hlo::subtract(start, start_in_sum), hlo::subtract(product, hlo::subtract(sum, start_in_sum)));
+  return hlo::add(sum, hlo::add(lost, rest));
+}
+
 // `steps` numbers from start to end inclusive, from both ends towards the middle so that the last is exact.
 // Computed in float64 for every dtype.
 Value evenly_spaced(const OpCall& call) {
@@ -85,21 +101,17 @@ Value evenly_spaced(const OpCall& call) {
   };
   const Value start = bound(0), end = bound(1);
   if (steps < 2) return start;
-  const Value step = hlo::divide(hlo::subtract(end, start), builder.constant(steps - 1, wide));
+  const Value step = divide_exactly(hlo::subtract(end, start), builder.constant(steps - 1, wide));
   const Value index = iota_1d(builder, DType::kS64, steps);
   const Value last = builder.constant(steps - 1, index.type());
   const Value from_start = convert_like_torch(index, wide.dtype);
   const Value from_end = convert_like_torch(hlo::subtract(last, index), wide.dtype);
-  Value low = hlo::multiply(step, from_start), high = hlo::multiply(step, from_end);
-  if (is_integral_or_bool(type.dtype)) {
-    // A fused multiply-add would fall just short of whole numbers, which truncation then turns into one less.
-    const Value products[] = {low, high};
-    const Values kept = hlo::optimization_barrier(products);
-    low = kept[0];
-    high = kept[1];
-  }
+  const bool integral = is_integral_or_bool(type.dtype);
+  const auto counted = [&](Value from, Value by, Value count) {
+    return integral ? fused_multiply_add(from, by, count) : hlo::add(from, hlo::multiply(by, count));
+  };
   const Value in_first_half = hlo::compare(index, builder.constant(steps / 2, index.type()), hlo::Compare::kLt);
-  return hlo::select(in_first_half, hlo::add(start, low), hlo::subtract(end, high));
+  return hlo::select(in_first_half, counted(start, step, from_start), counted(end, hlo::negate(step), from_end));
 }
 
 Values linspace(const OpCall& call) { return {convert_like_torch(evenly_spaced(call), call.result_type().dtype)}; }

@@ -176,9 +176,10 @@ Value euclidean_by_product(Value x1, Value x2) {
   Dims batch_axes = iota(batch.size());
   Value cross = dot_general(x1, x2, {batch_axes, batch_axes, {last}, {last}}, x1.dtype());
   Value norm1 = sum_over(multiply(x1, x1), {last}, false), norm2 = sum_over(multiply(x2, x2), {last}, false);
-  Value sum =
-      add(broadcast_to(unsqueeze(norm1, last), cross.dims()), broadcast_to(unsqueeze(norm2, axis), cross.dims()));
-  Value square = subtract(sum, add(cross, cross));
+  // Of close points the terms cancel. In this order the first sum, which rounds, is about as large as one square, and
+  // the second is exact.
+  Value rest = subtract(broadcast_to(unsqueeze(norm1, last), cross.dims()), add(cross, cross));
+  Value square = add(rest, broadcast_to(unsqueeze(norm2, axis), cross.dims()));
   return sqrt(maximum(square, full_like(square, 0.0)));
 }
 

@@ -103,6 +103,29 @@ def test_linspace(bounds: tuple[float, float, int], dtype: torch.dtype) -> None:
     assert_matches(torch.linspace(start, end, steps, dtype=dtype, device=DEVICE), want)
 
 
+def test_linspace_of_integers_falls_short_of_whole_numbers_as_on_the_cpu() -> None:
+    # The exact sums of these starts and rounded steps are just below a whole number, at some place of each.
+    for bounds in ((71, -33, 13), (33, -21, 64), (-9, 37, 69), (-10, 14, 16), (-43, 85, 53)):
+        got, want = (torch.linspace(*bounds, dtype=torch.int64, device=device) for device in (DEVICE, "cpu"))
+        assert torch.equal(got.cpu(), want), bounds
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.complex128])
+def test_bounds_that_change_keep_their_digits(dtype: torch.dtype) -> None:
+    # After some values of a bound, programs take it as an argument.
+    for i in range(8):
+        bounds = 2.0**40 + 4.1 * i, 2.0**41 + 3.3 * i
+        got, want = (torch.linspace(*bounds, 3, dtype=dtype, device=device) for device in (DEVICE, "cpu"))
+        torch.testing.assert_close(got.cpu(), want, rtol=1e-15, atol=0)
+
+
+def test_linspace_of_integers_whose_bounds_change_has_exact_steps() -> None:
+    # A product with 1 / 49 instead of the division by 49 makes a step of -0.99999...
+    for i in range(8):
+        got, want = (torch.linspace(50 + i, 1 + i, 50, dtype=torch.int64, device=device) for device in (DEVICE, "cpu"))
+        assert torch.equal(got.cpu(), want)
+
+
 @pytest.mark.parametrize("base", [10.0, 2.0, 0.5])
 def test_logspace(base: float) -> None:
     for dtype in (torch.float32, torch.float64):

@@ -338,6 +338,18 @@ def test_division_modes(dtype: torch.dtype, mode: str | None) -> None:
         check(lambda x, y: (torch.div(x, y, rounding_mode=mode), x // y, x % y, torch.fmod(x, y)), a, -b)
 
 
+def test_power_of_bools() -> None:
+    x = torch.tensor([True, False])
+    for exponent in (True, False):
+        check(torch.pow, x, exponent)
+    on_device = x.to(DEVICE)
+    on_device.pow_(True)
+    assert torch.equal(on_device.cpu(), x)
+    for base, exponent in ((on_device, on_device), (True, on_device)):
+        with pytest.raises(NotImplementedError, match="\"pow\" not implemented for 'Bool'"):
+            torch.pow(base, exponent)
+
+
 def test_integer_power_wraps_and_inverts() -> None:
     base = torch.tensor([0, 1, -1, 2, -2, 3, 7, -9])
     check(torch.pow, base[:, None], torch.tensor([0, 1, 2, 3, 10, 41, 63, 64, 1000003]))

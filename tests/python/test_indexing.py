@@ -282,3 +282,11 @@ def test_expanded_index(a: int, b: int) -> None:
     x = values(5, 5).t() if b else values(5, 5)
     check(torch.gather, x, 0, index)
     check(operator.getitem, x, index)
+
+
+def test_nonzero_static_has_the_strides_of_the_cpu() -> None:
+    x = torch.tensor([[1, 0, 2], [0, 3, 0]])
+    for size in (2, 5):
+        got, want = torch.nonzero_static(x.to(DEVICE), size=size), torch.nonzero_static(x, size=size)
+        assert got.stride() == want.stride()
+        assert torch.equal(got.cpu(), want)

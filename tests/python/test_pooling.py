@@ -98,6 +98,14 @@ def test_unpool() -> None:
         F.max_unpool2d(torch.ones(1, 1, 2, 2, device=DEVICE), bad, 2).cpu()
 
 
+def test_unpool_keeps_channels_last() -> None:
+    x = torch.randn(2, 3, 4, 6).to(memory_format=torch.channels_last)
+    y, indices = F.max_pool2d(x, 2, return_indices=True)
+    got, want = F.max_unpool2d(y.to(DEVICE), indices.to(DEVICE), 2), F.max_unpool2d(y, indices, 2)
+    assert got.stride() == want.stride()
+    assert torch.equal(got.cpu(), want)
+
+
 def test_fractional() -> None:
     samples = torch.rand(2, 3, 2, dtype=torch.float64)
     check_gradients(

@@ -4,9 +4,10 @@
 
 One line an entry and check: {"entry", "check", "result", "passed", "failed", "cause", "seconds"}, where result is
 passed, failed (other numbers, other errors, or a missing operator), refused (nothing to compare: not differentiable, no
-such samples, or refused by the CPU as well), crashed or hung; passed and failed count cases, and cause says for each
-that failed why. Entries run in child processes, each guarded by a
-deadline, so that one that aborts costs its own line only.
+such samples, or refused by the CPU as well), crashed, hung, or unfinished (cases followed each other until the
+deadline; those counted are right, the others were not reached); passed and failed count cases, and cause says for each
+that failed why. Entries run in child processes, each guarded by the deadline, so that one that aborts costs its own
+line only.
 """
 
 from __future__ import annotations
@@ -39,18 +40,20 @@ def work(check: str, deadline: int, full: bool) -> None:
     import cases
 
     def give_up(*_: object) -> None:
-        raise TimeoutError(f"more than {deadline} s")
+        raise cases.DeadlinePassed
 
     signal.signal(signal.SIGALRM, give_up)
     for line in sys.stdin:
         name = line.strip()
         started = time.monotonic()
         signal.alarm(deadline)
+        found, unfinished = cases.Outcome(), dict[str, str]()
         try:
-            outcome = summary(cases.run_entry(name, check, full=full))
-        except TimeoutError as error:
-            outcome = {"result": "hung", "cause": str(error)}
+            cases.run_entry(name, check, full=full, outcome=found)
+        except cases.DeadlinePassed:
+            unfinished = {"result": "unfinished"}
         signal.alarm(0)
+        outcome = {**summary(found), **unfinished}
         outcome = {"entry": name, "check": check, **outcome, "seconds": round(time.monotonic() - started, 2)}
         print(json.dumps(outcome), file=answers, flush=True)
 
