@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-COMPUTED = ("forward", "gradient", "inplace", "out", "noncontiguous")
+COMPUTED = ("forward", "gradient", "double_gradient", "forward_mode", "inplace", "out", "noncontiguous", "layouts")
 ALL = (*COMPUTED, "error")
 
 
