@@ -1,7 +1,7 @@
 # make demo    build if needed and run the demonstration
 # make test    C++ and Python tests, with host fallback forbidden
 # make build   environment (.venv) and native libraries, ready to import from the source tree
-# make test-full | bench | lint | format | clean | distclean
+# make test-full [PART=I/N] | bench | lint | format | clean | distclean
 #
 # Everything is set up on the first call; later calls do only what changed.
 
@@ -104,10 +104,12 @@ test:
 	@$(MAKE) --no-print-directory test-cpp
 	@$(MAKE) --no-print-directory test-python
 
-# Every parameter set and the tests marked slow: hours, where `make test` takes minutes.
+# Every parameter set and the tests marked slow: hours, where `make test` takes minutes. PART=3/24 is the third of 24
+# parts, each of at most an hour on two cores.
+PART ?= 1/1
 test-full:
 	@$(MAKE) --no-print-directory test-cpp
-	@TORCH_TPU_TEST_FULL=1 $(MAKE) --no-print-directory test-python
+	@TORCH_TPU_TEST_FULL=1 TORCH_TPU_TEST_PART=$(PART) $(MAKE) --no-print-directory test-python
 
 bench: build $(STAMPS)/requirements-test
 	@$(BIN)/python -m benchmarks

@@ -1,5 +1,6 @@
 #include "aten/plan_builder.h"
 
+#include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 
 #include "base/error.h"
@@ -32,6 +33,7 @@ class PlanBuilder {
     graph::Plan& plan = call_->plan;
     plan.id = graph::next_plan_id();
     plan.row = op_.row;
+    if (op_.row->heavy) plan.dot_precision = dot_precision();
     plan.name = op_.name;
     result_types();
     plan.promoted = meta_.promoted == c10::ScalarType::Undefined
@@ -56,6 +58,20 @@ class PlanBuilder {
       return ResizeOut{k, sizes, twin.sizes() == result.sizes() ? Dims(twin.strides()) : contiguous_strides(sizes)};
     }
     return std::nullopt;
+  }
+
+  // What torch.set_float32_matmul_precision allows; part of the signatures of heavy rows. XLA's HIGH takes three
+  // products of bfloat16 on a TPU, DEFAULT one, which is what "medium" allows.
+  static int dot_precision() {
+    switch (at::globalContext().float32MatmulPrecision()) {
+      case at::Float32MatmulPrecision::HIGHEST:
+        return 2;
+      case at::Float32MatmulPrecision::HIGH:
+        return 1;
+      case at::Float32MatmulPrecision::MEDIUM:
+        return 0;
+    }
+    return 2;
   }
 
   // Written tensors of mutating rows come first among the results, except for native_batch_norm's.

@@ -67,6 +67,7 @@ Value make_output(const OutputTemplate& output, Value result, hlo::Builder& buil
 
 LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy) {
   if (plan.body != nullptr) return lower_body(*plan.body, builder, values, policy);
+  builder.set_dot_precision(plan.dot_precision);
   std::vector<lowering::Arg> args;
   const ArgumentBuilder make_argument(builder, values);
   for (const ArgTemplate& arg : plan.args) args.push_back(std::visit(make_argument, arg));

@@ -73,6 +73,7 @@ struct Plan {
   std::vector<ArgTemplate> args;
   std::vector<TensorType> results;
   DType promoted = DType::kF32;
+  int dot_precision = 2;  // as Builder::set_dot_precision takes it
   std::vector<Slot> slots;
   std::optional<uint32_t> random_slot;  // seed and offset, two int slots
   std::vector<OutputTemplate> outputs;

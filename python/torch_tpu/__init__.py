@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         reset_host_fallbacks,
     )
     from torch_tpu._internal.health import preferred_device
+    from torch_tpu._internal.precision import matmul_precision
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "compile_stats",
     "debug",
     "host_fallbacks",
+    "matmul_precision",
     "operators",
     "preferred_device",
     "reset_compile_stats",
@@ -50,7 +52,7 @@ def __getattr__(name: str) -> Any:
     # is still being imported itself, and the doctor must run without either.
     if name not in __all__:
         raise AttributeError(f"module 'torch_tpu' has no attribute {name!r}")
-    home = "health" if name == "preferred_device" else "counters"
+    home = {"preferred_device": "health", "matmul_precision": "precision"}.get(name, "counters")
     return getattr(importlib.import_module(f"torch_tpu._internal.{home}"), name)
 
 

@@ -50,6 +50,7 @@ SAMPLED = (0.0, 2 / 3)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects what the sample leaves out, unless the full run, a single test or a -k expression was asked for."""
     _mark_known_defects(items)
+    _keep_part(config, items, os.environ.get("TORCH_TPU_TEST_PART", "1/1"))
     chosen_by_hand = config.getoption("keyword") or any("::" in str(arg) for arg in config.args)
     if os.environ.get("TORCH_TPU_TEST_FULL") == "1" or chosen_by_hand:
         return
@@ -63,6 +64,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept.update(group[int(place * len(group))] for place in SAMPLED)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def _keep_part(config: pytest.Config, items: list[pytest.Item], part: str) -> None:
+    """Keeps the I-th of N parts of all tests, "I/N": the same tests in every run, about as many in each part."""
+    number, count = map(int, part.split("/"))
+    if not 1 <= number <= count:
+        raise pytest.UsageError(f"TORCH_TPU_TEST_PART={part}: parts count from 1/{count} to {count}/{count}")
+    kept = [item for item in items if zlib.crc32(item.nodeid.encode()) % count == number - 1]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
 
 
 # Defects that are known and not mended yet, by test and reason. One that passes fails the run, so that its entry goes.

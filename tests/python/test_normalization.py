@@ -225,3 +225,20 @@ def test_weight_norm(dim: int) -> None:
     v = torch.randn(4, 3, dtype=torch.float64)
     g = torch.rand((4, 1) if dim == 0 else (1, 3), dtype=torch.float64)
     check(results_and_gradients(lambda v, g: torch._weight_norm(v, g, dim)), v, g)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_backward_of_one_image_with_a_transposed_gradient(training: bool) -> None:
+    # PyTorch's CPU kernel mistakes the layout of such a gradient (torch 2.13): it is compared with a contiguous one.
+    x, weight = torch.randn(1, 8, 5, 5), torch.rand(8)
+    mean, scale = x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0).add(1e-5).rsqrt()
+    statistics = (torch.zeros(8), torch.ones(8), mean, scale, training, 1e-5, [True, True, True])
+    grad = torch.randn(1, 25, 8).transpose(1, 2).unflatten(2, (5, 5))
+    assert not grad.is_contiguous()
+    want = torch.ops.aten.native_batch_norm_backward(grad.contiguous(), x, weight, *statistics)
+    on_device = [v.to(DEVICE) if isinstance(v, torch.Tensor) else v for v in (x, weight, *statistics)]
+    transposed = torch.empty_strided(grad.shape, grad.stride(), device=DEVICE).copy_(grad)
+    assert transposed.stride() == grad.stride()
+    got = torch.ops.aten.native_batch_norm_backward(transposed, *on_device)
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g.cpu(), w)

@@ -24,6 +24,7 @@ class Known:
 KNOWN = (
     Known("sparse layouts have a dispatch key of their own", "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
     Known("the engine stores no complex32", "chalf"),
+    Known("the engine stores no complex32", "complex", COMPUTED, "float16"),
     Known("not lowered yet", "_native_batch_norm_legit", ("out",)),
     Known("not lowered yet for complex numbers", "logcumsumexp", COMPUTED, "complex"),
     Known(
@@ -45,6 +46,26 @@ KNOWN = (
         "polygamma.polygamma_n_4",
         ("forward",),
         "^bfloat16 #8$",
+    ),
+    Known(
+        "a matrix of equal rows is singular, and what factorisations and solvers make of it depends on the last rounding",
+        "linalg.cholesky_ex linalg.cond linalg.eig linalg.eigvals linalg.ldl_solve linalg.lstsq "
+        "linalg.lstsq.grad_oriented linalg.inv_ex",
+        ("layouts",),
+        "expanded|overlapping",
+    ),
+    Known(
+        "results have the strides of PyTorch's meta kernels and of CUDA, not those of the CPU's kernels; and running "
+        "statistics that share memory are refused, as everywhere else",
+        "native_batch_norm _native_batch_norm_legit _batch_norm_with_update nn.functional.batch_norm",
+        ("layouts",),
+        "transposed|expanded",
+    ),
+    Known(
+        "results have the strides of PyTorch's meta kernels and of CUDA, not those of the CPU's kernels",
+        "native_dropout_backward fft.hfft fft.irfft",
+        ("layouts",),
+        "transposed|overlapping",
     ),
     Known("on the CPU an internal assertion checks dim", "narrow_copy", ("error",), "#1"),
     Known(
