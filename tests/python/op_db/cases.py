@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import compare
 import torch
@@ -100,8 +100,12 @@ CHECKS: dict[str, Callable[[OpInfo, bool], Iterator[Case]]] = {
 def run_entry(name: str, check: str, *, full: bool = False, outcome: Outcome | None = None) -> Outcome:
     """Runs one check for one entry, with its first sample or in full. Fills `outcome` case by case, so that a caller
     who ends it with a DeadlinePassed has what came before."""
-    outcome = outcome or Outcome()
-    for label, case in CHECKS[check](ENTRIES[name], full):
+    return run(CHECKS[check](ENTRIES[name], full), outcome or Outcome())
+
+
+def run(cases: Iterable[Case], outcome: Outcome) -> Outcome:
+    """Runs cases one after the other and notes how they end."""
+    for label, case in cases:
         try:
             case()
             outcome.passed.append(label)

@@ -6,6 +6,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import pytest
+from cases import Outcome
+
 COMPUTED = ("forward", "gradient", "inplace", "out", "noncontiguous")
 ALL = (*COMPUTED, "error")
 
@@ -58,7 +61,22 @@ KNOWN = (
     ),
 )
 
+MODULES: tuple[Known, ...] = ()
 
-def reason(entry: str, check: str, label: str) -> Known | None:
+OPTIMIZERS: tuple[Known, ...] = ()
+
+
+def reason(entry: str, check: str, label: str, table: tuple[Known, ...] = KNOWN) -> Known | None:
     """The line that lists this case."""
-    return next((known for known in KNOWN if known.applies(entry, check, label)), None)
+    return next((known for known in table if known.applies(entry, check, label)), None)
+
+
+def assert_expected(outcome: Outcome, entry: str, check: str, table: tuple[Known, ...] = KNOWN) -> None:
+    """What fails is listed, and of what is listed something fails. Skips the test if there was nothing to compare."""
+    surprises = {k: cause for k, cause in outcome.failed.items() if reason(entry, check, k, table) is None}
+    assert not surprises, "\n".join(f"{label}: {cause}" for label, cause in surprises.items())
+    if outcome.result == "refused":
+        pytest.skip("no sample that both devices could be compared with")
+    for line in table:
+        listed = [label for label in (*outcome.passed, *outcome.failed) if line.applies(entry, check, label)]
+        assert not listed or any(label in outcome.failed for label in listed), f"passes; take it off: {line.why}"
