@@ -24,8 +24,10 @@ class Known:
         return entry in self.entries.split() and check in self.checks and re.search(self.cases, label) is not None
 
 
+SPARSE = "sparse layouts have a dispatch key of their own"
+
 KNOWN = (
-    Known("sparse layouts have a dispatch key of their own", "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
+    Known(SPARSE, "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
     Known("the engine stores no complex32", "chalf"),
     Known("not lowered yet", "_native_batch_norm_legit", ("out",)),
     Known("not lowered yet for complex numbers", "logcumsumexp", COMPUTED, "complex"),
@@ -63,7 +65,10 @@ KNOWN = (
 
 MODULES: tuple[Known, ...] = ()
 
-OPTIMIZERS: tuple[Known, ...] = ()
+OPTIMIZERS = (
+    Known(SPARSE, "SparseAdam", ("steps", "saved_state", "groups", "schedules")),
+    Known(SPARSE, "SparseAdam", ("error",), "#[78]$"),
+)
 
 
 def reason(entry: str, check: str, label: str, table: tuple[Known, ...] = KNOWN) -> Known | None:
