@@ -18,8 +18,9 @@ std::vector<lowering::Value> lower_nonzero(const lowering::OpCall& call) {
 
 const lowering::Row kNonzeroRow{.name = "nonzero_padded", .lower = lower_nonzero};
 
+// Column by column, as the CPU and CUDA have it: a column is an index tensor of its own, for where() and for masks.
 at::Tensor nonzero_meta(const at::Tensor& mask, int64_t capacity) {
-  return at::empty({capacity, mask.dim()}, mask.options().dtype(at::kLong));
+  return at::empty({mask.dim(), capacity}, mask.options().dtype(at::kLong)).t();
 }
 
 // As the CPU's flash kernel lays it out: heads inside rows, so that merging heads again is a view.

@@ -344,9 +344,10 @@ Value nonzero_padded(Value mask, int64_t capacity) {
   }
   const Value order = convert(true_before(flags), dtype);
   const Value target = select(flags, order, full_like(order, static_cast<double>(capacity)));
-  const Value none = mask.builder().constant(int64_t{0}, {dtype, {capacity}});
   const Value places = stablehlo::iota(mask.builder(), {dtype, flags.dims()}, 0);
-  Value rest = scatter_slices(none, target, places, 0, Combine::kReplace);
+  const Value last = full_like(places, static_cast<double>(flags.dim(0) - 1));
+  const Value first = reduce(select(flags, places, last), Reducer::kMinimum, {0});
+  Value rest = scatter_slices(broadcast_to(first, {capacity}), target, places, 0, Combine::kReplace);
   std::vector<Value> columns(sizes.size());
   for (int64_t axis = rank - 1; axis >= 0; --axis) {
     const Value size = full_like(rest, static_cast<double>(sizes[axis]));

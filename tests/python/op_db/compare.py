@@ -223,7 +223,10 @@ def _strided(like: torch.Tensor) -> torch.Tensor:
 def gradient(op: OpInfo, sample: SampleInput) -> None:
     """Gradients of all differentiable arguments, for fixed weights of the differentiable results."""
     with torch.enable_grad():
-        want, weights = _gradients(op, sample, "cpu", None)
+        try:
+            want, weights = _gradients(op, sample, "cpu", None)
+        except Exception as error:
+            raise Refused(str(error)) from error
         if not want:
             raise Refused("no result of this sample is differentiable")
         torch.manual_seed(4)
