@@ -12,10 +12,10 @@ from modules import CHECKS, MODULES
 
 FULL = os.environ.get("TORCH_TPU_TEST_FULL") == "1"
 
-# The quick run takes every entry here and a sixth of them for the other checks.
-THOROUGH = ("forward", "gradient", "error")
+# The quick run takes every entry for some checks and every so many of them for others.
+EVERY = {"forward": 1, "gradient": 3, "copies": 6, "factory": 6, "error": 1}
 PARAMETERS = [
-    pytest.param(name, check, id=f"{check}-{name}", marks=[pytest.mark.quick] * (check in THOROUGH or i % 6 == 0))
+    pytest.param(name, check, id=f"{check}-{name}", marks=[pytest.mark.quick] * (i % EVERY[check] == 0))
     for check in CHECKS
     for i, name in enumerate(MODULES)
 ]
