@@ -6,6 +6,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <bit>
 #include <optional>
 #include <utility>
@@ -51,7 +52,14 @@ std::vector<Positions> positions(at::ArrayRef<at::Tensor> masks) {
 
 Positions positions(const at::Tensor& mask) { return positions(at::ArrayRef<at::Tensor>(mask))[0]; }
 
-at::Tensor nonzero_of(const at::Tensor& self) { return positions(as_mask(self)).exact(); }
+/// [count, rank], stored column by column as on the CPU and CUDA: a column is an index tensor of its own.
+at::Tensor nonzero_of(const at::Tensor& self) {
+  const at::Tensor mask = as_mask(self);
+  const auto count = mask.sum().item<int64_t>();
+  const auto options = mask.options().dtype(at::kLong);
+  const at::Tensor columns = count == 0 ? at::empty({0}, options) : nonzero_columns(mask, capacity_for(count));
+  return columns.as_strided({count, mask.dim()}, {1, count});
+}
 
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == at::kLong,
@@ -275,6 +283,16 @@ ThreeTensors empty_unique(const at::Tensor& self) {
   return {at::empty({0}, self.options()), at::empty(self.sizes(), options), at::empty({0}, options)};
 }
 
+/// Of nothing there is a result if the dim of the rows is the one that is empty.
+ThreeTensors unique_of_no_rows(const at::Tensor& self, int64_t dim) {
+  const auto empty_dims = std::count(self.sizes().begin(), self.sizes().end(), 0);
+  TORCH_CHECK(self.size(dim) == 0,
+              "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied");
+  TORCH_CHECK(empty_dims == 1, "Number of zero sized dimensions is more than one, so unique cannot be applied");
+  const auto options = self.options().dtype(at::kLong);
+  return {at::empty(self.sizes(), self.options()), at::empty({0}, options), at::empty({0}, options)};
+}
+
 ThreeTensors unique2(const at::Tensor& self, bool, bool inverse, bool counts) {
   if (self.numel() == 0) return empty_unique(self);
   auto [sorted, order] = self.reshape({-1}).sort(/*stable=*/true, 0, /*descending=*/false);
@@ -289,17 +307,15 @@ ThreeTensors unique_consecutive(const at::Tensor& self, bool inverse, bool count
     const Unique u = collect(flat, starts_of_runs(flat), std::nullopt, self.sizes(), inverse, counts);
     return {u.values, u.inverse, u.counts};
   }
+  if (self.numel() == 0) return unique_of_no_rows(self, *dim);
   const at::Tensor rows = self.movedim(*dim, 0).contiguous();
-  TORCH_CHECK(rows.size(0) > 0 && rows.numel() > 0,
-              "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied");
   const Unique u = collect(rows, starts_of_runs(rows), std::nullopt, {rows.size(0)}, inverse, counts);
   return {u.values.movedim(0, *dim), u.inverse, u.counts};
 }
 
 ThreeTensors unique_dim(const at::Tensor& self, int64_t dim, bool, bool inverse, bool counts) {
+  if (self.numel() == 0) return unique_of_no_rows(self, dim);
   const at::Tensor rows = self.movedim(dim, 0).contiguous();
-  TORCH_CHECK(rows.size(0) > 0 && rows.numel() > 0,
-              "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied");
   const at::Tensor flat = rows.reshape({rows.size(0), -1});
   // Lexicographic order: stable sorts from the last column to the first.
   at::Tensor order = at::arange(rows.size(0), rows.options().dtype(at::kLong));

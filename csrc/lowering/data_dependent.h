@@ -13,4 +13,8 @@ Value count_nonzero(Value mask);
 /// count repeat the first, true elements past the capacity are left out. A 0-d mask gives [capacity, 0].
 Value nonzero_padded(Value mask, int64_t capacity);
 
+/// The same coordinates one after the other, [rank * capacity]: those of the first dim, as many as there are true
+/// elements, then those of the next.
+Value nonzero_columns(Value mask, int64_t capacity);
+
 }  // namespace tpu::lowering

@@ -358,6 +358,20 @@ Value nonzero_padded(Value mask, int64_t capacity) {
   return rank == 1 ? columns[0] : concatenate(columns, 1);
 }
 
+Value nonzero_columns(Value mask, int64_t capacity) {
+  const Value table = nonzero_padded(mask, capacity);
+  const int64_t rank = table.dim(1);
+  const Value columns = flat(stablehlo::transpose(table, {1, 0}));
+  if (rank <= 1 || columns.dim(0) == 0) return columns;
+  const DType dtype = index_dtype(columns.dim(0));
+  const Value place = stablehlo::iota(mask.builder(), {dtype, columns.dims()}, 0);
+  const Value total = convert(count_nonzero(mask), dtype);
+  const Value count = broadcast_to(maximum(total, full_like(total, 1)), columns.dims());
+  const Value column = minimum(divide(place, count), full_like(place, static_cast<double>(rank - 1)));
+  const Value start = multiply(column, full_like(place, static_cast<double>(capacity)));
+  return take_slices(columns, add(start, remainder(place, count)), 0);
+}
+
 std::span<const Row> advanced_indexing_rows() { return kRows; }
 
 }  // namespace tpu::lowering
