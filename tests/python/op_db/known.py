@@ -68,6 +68,19 @@ MODULES: tuple[Known, ...] = ()
 OPTIMIZERS = (
     Known(SPARSE, "SparseAdam", ("steps", "saved_state", "groups", "schedules")),
     Known(SPARSE, "SparseAdam", ("error",), "#[78]$"),
+    Known(
+        "the device computes what the CPU computes in vectors; its loop over single numbers rounds elsewhere, and "
+        "the average of a parameter of one element cancels to a few units in its last place",
+        "Adam",
+        ("steps",),
+        "float16 #3 (default|foreach|loop)",
+    ),
+    Known(
+        "as for Adam",
+        "NAdam",
+        ("steps",),
+        "^bfloat16 #6 (default|foreach|loop)",
+    ),
 )
 
 
