@@ -16,10 +16,19 @@ std::vector<lowering::Value> lower_nonzero(const lowering::OpCall& call) {
   return {lowering::nonzero_padded(call.tensor(0), call.integer(1))};
 }
 
+std::vector<lowering::Value> lower_nonzero_columns(const lowering::OpCall& call) {
+  return {lowering::nonzero_columns(call.tensor(0), call.integer(1))};
+}
+
 const lowering::Row kNonzeroRow{.name = "nonzero_padded", .lower = lower_nonzero};
+const lowering::Row kNonzeroColumnsRow{.name = "nonzero_columns", .lower = lower_nonzero_columns};
 
 at::Tensor nonzero_meta(const at::Tensor& mask, int64_t capacity) {
   return at::empty({capacity, mask.dim()}, mask.options().dtype(at::kLong));
+}
+
+at::Tensor nonzero_columns_meta(const at::Tensor& mask, int64_t capacity) {
+  return at::empty({capacity * mask.dim()}, mask.options().dtype(at::kLong));
 }
 
 // As the CPU's flash kernel lays it out: heads inside rows, so that merging heads again is a view.
@@ -51,6 +60,7 @@ FourTensors attention_backward_meta(const at::Tensor&, const at::Tensor& query, 
 
 TORCH_LIBRARY(torch_tpu, m) {
   m.def("nonzero_padded(Tensor mask, int capacity) -> Tensor");
+  m.def("nonzero_columns(Tensor mask, int capacity) -> Tensor");
   m.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, float dropout_p, bool is_causal, "
       "bool return_debug_mask, *, float? scale) -> (Tensor, Tensor, Tensor, Tensor)");
@@ -63,6 +73,7 @@ TORCH_LIBRARY(torch_tpu, m) {
 
 TORCH_LIBRARY_IMPL(torch_tpu, Meta, m) {
   m.impl("nonzero_padded", &nonzero_meta);
+  m.impl("nonzero_columns", &nonzero_columns_meta);
   m.impl("attention", &attention_meta);
   m.impl("attention_backward", &attention_backward_meta);
 }
@@ -76,6 +87,7 @@ void add(torch::Library& m, const char* name, const lowering::Row* row) {
 
 TORCH_LIBRARY_IMPL(torch_tpu, PrivateUse1, m) {
   add(m, "nonzero_padded", &kNonzeroRow);
+  add(m, "nonzero_columns", &kNonzeroColumnsRow);
   add(m, "attention", lowering::find("_scaled_dot_product_fused_attention_overrideable"));
   add(m, "attention_backward", lowering::find("_scaled_dot_product_fused_attention_overrideable_backward"));
 }
@@ -85,6 +97,13 @@ TORCH_LIBRARY_IMPL(torch_tpu, PrivateUse1, m) {
 at::Tensor nonzero_padded(const at::Tensor& mask, int64_t capacity) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("torch_tpu::nonzero_padded", "")
+                             .typed<at::Tensor(const at::Tensor&, int64_t)>();
+  return op.call(mask, capacity);
+}
+
+at::Tensor nonzero_columns(const at::Tensor& mask, int64_t capacity) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("torch_tpu::nonzero_columns", "")
                              .typed<at::Tensor(const at::Tensor&, int64_t)>();
   return op.call(mask, capacity);
 }

@@ -10,8 +10,11 @@
 
 namespace tpu::aten {
 
-/// int64 [capacity, mask.dim()]: positions of the true elements in row-major order, then zeros.
+/// int64 [capacity, mask.dim()]: positions of the true elements in row-major order, then the first of them again.
 at::Tensor nonzero_padded(const at::Tensor& mask, int64_t capacity);
+
+/// int64 [mask.dim() * capacity]: the same positions dim by dim, without padding between the dims.
+at::Tensor nonzero_columns(const at::Tensor& mask, int64_t capacity);
 
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 

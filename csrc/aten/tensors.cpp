@@ -1,8 +1,10 @@
 // Factories and metadata: tensors without data, views, set_ and resize_. None of them records a node, except
 // a resize_ that grows a storage with contents.
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -45,6 +47,18 @@ at::Tensor make_empty(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::opt
   });
 }
 
+/// Memory that nothing was written to reads as zeros. torch.utils.deterministic.fill_uninitialized_memory asks for NaN
+/// and the largest integers instead, which show such reads.
+bool fills_empty() {
+  const at::Context& context = at::globalContext();
+  return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
+}
+
+at::Tensor filled_if_asked(at::Tensor made) {
+  if (fills_empty()) at::native::fill_empty_deterministic_(made);
+  return made;
+}
+
 at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype,
                                std::optional<c10::Layout> layout, std::optional<c10::Device> chosen,
                                std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> format) {
@@ -68,7 +82,7 @@ at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<c10::Scalar
   } else {
     TORCH_CHECK(wanted == c10::MemoryFormat::Contiguous, "unsupported memory format ", wanted);
   }
-  return make_empty(sizes, strides, dtype, chosen);
+  return filled_if_asked(make_empty(sizes, strides, dtype, chosen));
 }
 
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<c10::ScalarType> dtype,
@@ -80,7 +94,7 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::
   for (int64_t size : sizes) {
     TORCH_CHECK(size >= 0, "Trying to create tensor with negative dimension ", size, ": ", sizes);
   }
-  return make_empty(sizes, strides, dtype, chosen);
+  return filled_if_asked(make_empty(sizes, strides, dtype, chosen));
 }
 
 // A tensor of zeros without storage, which autograd uses for tangents that are zero.
@@ -146,7 +160,9 @@ const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef size, std::
   for (int64_t each : sizes) {
     TORCH_CHECK(each >= 0, "Trying to create tensor with negative dimension ", each, ": ", sizes);
   }
+  const size_t before = self.storage().nbytes();
   if (self.sizes() != sizes) set_geometry(self, sizes, std::nullopt, self.storage_offset());
+  if (fills_empty()) at::native::fill_resize_deterministic_(self, static_cast<int64_t>(before));
   if (format) {
     TORCH_CHECK(*format != c10::MemoryFormat::Preserve, "Unsupported memory format ", *format);
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);

@@ -446,6 +446,7 @@ void Recorder::flush(const char* reason) {
 }
 
 void Recorder::wait(const ValueRef& value) {
+  waits_.fetch_add(1, std::memory_order_relaxed);
   if (const Capture* const capture = Capture::current()) capture->refuse_to_read(*value);
   refuse_captured(*value);
   if (value->state() == State::kUndefined) {
@@ -480,6 +481,7 @@ void Recorder::raise_failed_checks() {
 }
 
 void Recorder::synchronize() {
+  waits_.fetch_add(1, std::memory_order_relaxed);
   // Shared, since an interrupted wait leaves the callback behind.
   const auto done = std::make_shared<WaitWord>();
   when_done([done] { done->publish(1); });
@@ -519,7 +521,7 @@ void Recorder::when_launched_done(std::function<void()> callback) {
 }
 
 Recorder::Statistics Recorder::statistics() const {
-  return {nodes_.load(), launches_.load(), donated_.load(), donatable_.load()};
+  return {nodes_.load(), launches_.load(), donated_.load(), donatable_.load(), waits_.load()};
 }
 
 void Recorder::clear_programs() {

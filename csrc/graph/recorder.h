@@ -46,7 +46,7 @@ class Recorder {
   void when_launched_done(std::function<void()> callback);
 
   struct Statistics {
-    int64_t nodes = 0, launches = 0, donated = 0, donatable = 0;
+    int64_t nodes = 0, launches = 0, donated = 0, donatable = 0, waits = 0;
   };
   Statistics statistics() const;
   /// Forgets compiled programs; those in use live on until their launch has run.
@@ -85,7 +85,7 @@ class Recorder {
   std::mutex flags_mutex_;
   std::vector<FlagSet> flags_;
   std::vector<pjrt::Event> in_flight_;  // queue thread only
-  std::atomic<int64_t> nodes_{0}, launches_{0}, donated_{0}, donatable_{0};
+  std::atomic<int64_t> nodes_{0}, launches_{0}, donated_{0}, donatable_{0}, waits_{0};
 };
 
 }  // namespace tpu::graph

@@ -54,13 +54,19 @@ Values reverse_subtract_scaled(const OpCall& call) {
   return finish(call, hlo::subtract(rounded_operand(call, 1), scaled(call, rounded_operand(call, 0), 2)));
 }
 
+/// The second operand of addcmul and addcdiv times their number, which PyTorch does not round to a half type first.
+Value scaled_factor(const OpCall& call) {
+  if (known_equals(call, 3, 1)) return work_operand(call, 1);
+  return hlo::multiply(work_operand(call, 1), work_operand(call, 3));
+}
+
 Values add_product(const OpCall& call) {
-  Value factor = scaled(call, work_operand(call, 1), 3);
+  Value factor = scaled_factor(call);
   return finish(call, hlo::add(work_operand(call, 0), hlo::multiply(factor, work_operand(call, 2))));
 }
 
 Values add_quotient(const OpCall& call) {
-  Value factor = scaled(call, work_operand(call, 1), 3);
+  Value factor = scaled_factor(call);
   return finish(call, hlo::add(work_operand(call, 0), divide_exactly(factor, work_operand(call, 2))));
 }
 

@@ -344,9 +344,10 @@ Value nonzero_padded(Value mask, int64_t capacity) {
   }
   const Value order = convert(true_before(flags), dtype);
   const Value target = select(flags, order, full_like(order, static_cast<double>(capacity)));
-  const Value none = mask.builder().constant(int64_t{0}, {dtype, {capacity}});
   const Value places = stablehlo::iota(mask.builder(), {dtype, flags.dims()}, 0);
-  Value rest = scatter_slices(none, target, places, 0, Combine::kReplace);
+  const Value last = full_like(places, static_cast<double>(flags.dim(0) - 1));
+  const Value first = reduce(select(flags, places, last), Reducer::kMinimum, {0});
+  Value rest = scatter_slices(broadcast_to(first, {capacity}), target, places, 0, Combine::kReplace);
   std::vector<Value> columns(sizes.size());
   for (int64_t axis = rank - 1; axis >= 0; --axis) {
     const Value size = full_like(rest, static_cast<double>(sizes[axis]));
@@ -355,6 +356,20 @@ Value nonzero_padded(Value mask, int64_t capacity) {
     rest = divide(rest, size);
   }
   return rank == 1 ? columns[0] : concatenate(columns, 1);
+}
+
+Value nonzero_columns(Value mask, int64_t capacity) {
+  const Value table = nonzero_padded(mask, capacity);
+  const int64_t rank = table.dim(1);
+  const Value columns = flat(stablehlo::transpose(table, {1, 0}));
+  if (rank <= 1 || columns.dim(0) == 0) return columns;
+  const DType dtype = index_dtype(columns.dim(0));
+  const Value place = stablehlo::iota(mask.builder(), {dtype, columns.dims()}, 0);
+  const Value total = convert(count_nonzero(mask), dtype);
+  const Value count = broadcast_to(maximum(total, full_like(total, 1)), columns.dims());
+  const Value column = minimum(divide(place, count), full_like(place, static_cast<double>(rank - 1)));
+  const Value start = multiply(column, full_like(place, static_cast<double>(capacity)));
+  return take_slices(columns, add(start, remainder(place, count)), 0);
 }
 
 std::span<const Row> advanced_indexing_rows() { return kRows; }

@@ -1,7 +1,9 @@
 // Losses whose target holds class indices: negative log likelihood and the margin losses.
 
 #include <limits>
+#include <string>
 
+#include "base/error.h"
 #include "lowering/loss.h"
 
 namespace tpu::lowering {
@@ -21,9 +23,9 @@ Value at_target(Value target, const Dims& sizes, int64_t axis) {
   return eq(classes, over_classes(target, sizes, axis));
 }
 
-/// x[n, target[n], ...] for `x` with classes on `axis` and targets already in range.
+/// x[n, target[n], ...] for `x` with classes on `axis` and targets already in range; zeros without samples or classes.
 Value pick_class(Value x, Value target, int64_t axis) {
-  if (target.type().numel() == 0) return full_like(hlo::convert(target, x.dtype()), 0);  // no sample to slice
+  if (x.type().numel() == 0) return full_like(hlo::convert(target, x.dtype()), 0);
   hlo::GatherDims dims;
   for (int64_t i = 0, k = 0; i < static_cast<int64_t>(x.rank()); ++i) {
     if (i == axis) continue;
@@ -36,8 +38,9 @@ Value pick_class(Value x, Value target, int64_t axis) {
   return hlo::gather(x, target, dims, Dims(x.rank(), 1));
 }
 
-/// table[index] for a one-dimensional table and indices in range.
+/// table[index] for a one-dimensional table and indices in range; zeros if the table is empty.
 Value look_up(Value table, Value index) {
+  if (table.dim(0) == 0) return full_like(hlo::convert(index, table.dtype()), 0);
   hlo::GatherDims dims;
   dims.collapsed_slice_dims = {0};
   dims.start_index_map = {0};
@@ -90,6 +93,10 @@ Targets read_targets(const OpCall& call, size_t i, const Dims& sizes, DType dtyp
 /// nll_loss_forward(input, target, weight, reduction, ignore_index) -> output, total weight; the same for
 /// images, whose classes are on dim 1 as well.
 Values nll_loss_forward(const OpCall& call) {
+  if (call.has(2) && call.dtype(2) != call.dtype(0)) {
+    throw Error(Code::kInvalidArgument, "expected scalar type " + std::string(torch_name(call.dtype(0))) +
+                                            " but found " + std::string(torch_name(call.dtype(2))));
+  }
   Value x = call.operand(0, work_type(call));
   Reduction reduction = reduction_of(call, 3);
   const TensorType& total_type = call.result_type(1);

@@ -107,8 +107,9 @@ std::map<std::string, std::string> client_info() {
 }
 
 std::map<std::string, double> compile_stats() {
-  std::map<std::string, double> stats{{"compiles", 0}, {"compile_seconds", 0}, {"memory_hits", 0}, {"disk_hits", 0},
-                                      {"failed", 0},   {"programs", 0},        {"executions", 0},  {"nodes", 0}};
+  std::map<std::string, double> stats{{"compiles", 0},   {"compile_seconds", 0}, {"memory_hits", 0},
+                                      {"disk_hits", 0},  {"failed", 0},          {"programs", 0},
+                                      {"executions", 0}, {"nodes", 0},           {"waits", 0}};
   if (!Context::initialized()) return stats;
   const runtime::CompileStats cache = Context::get().cache().stats();
   stats["compiles"] = static_cast<double>(cache.compiled);
@@ -121,6 +122,7 @@ std::map<std::string, double> compile_stats() {
     const auto recorded = graph::Recorder::of(i).statistics();
     stats["executions"] += static_cast<double>(recorded.launches);
     stats["nodes"] += static_cast<double>(recorded.nodes);
+    stats["waits"] += static_cast<double>(recorded.waits);
   }
   return stats;
 }

@@ -111,8 +111,8 @@ def set_host_fallback_mode(mode: str) -> None:
 
 def compile_stats() -> dict[str, float]:
     """Counters since the process started or the last reset: compiles, compile_seconds, memory_hits, disk_hits,
-    failed (compiles), programs (now in memory), executions, nodes (operators recorded). The last two count from the
-    start always."""
+    failed (compiles), programs (now in memory), executions, nodes (operators recorded), waits (for a value of the
+    device). The last three count from the start always."""
 
 def compile_events() -> list[dict[str, object]]:
     """The last programs that were not in memory, oldest first: operators, location (file:line), reason, source

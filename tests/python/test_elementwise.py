@@ -493,3 +493,13 @@ def test_division_by_one_number_is_correctly_rounded(divisor: float, mode: str |
     want = torch.where(want.abs() < torch.finfo(torch.float32).tiny, want * 0, want)  # XLA:CPU has no denormals
     for got in (as_number, as_tensor, as_row.flatten()):
         torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+def test_number_of_addcmul_and_addcdiv_is_not_rounded_first(dtype: torch.dtype) -> None:
+    """As in a step of RMSprop, whose 1 - alpha is no half number: the same bits as on the CPU."""
+    drawn = torch.Generator().manual_seed(0)
+    a, b, c = (torch.randn(4096, generator=drawn).to(dtype) for _ in range(3))
+    for function in (torch.addcmul, torch.addcdiv):
+        got = function(a.to(DEVICE), b.to(DEVICE), (c.abs() + 0.5).to(DEVICE), value=1 - 0.99)
+        assert torch.equal(got.cpu(), function(a, b, c.abs() + 0.5, value=1 - 0.99))

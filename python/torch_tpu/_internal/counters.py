@@ -21,12 +21,12 @@ def reset_host_fallbacks() -> None:
 
 def compile_stats() -> dict[str, float]:
     """Counters of the compiler and its cache: compiles, compile_seconds, memory_hits, disk_hits, failed (compiles),
-    programs (now in memory), executions and nodes (operators recorded)."""
+    programs (now in memory), executions, nodes (operators recorded) and waits (for a value of the device)."""
     return _C.compile_stats()
 
 
 def reset_compile_stats() -> None:
-    """Sets the counts of the compiler in :func:`compile_stats` back to zero; executions and nodes go on."""
+    """Sets the counts of the compiler in :func:`compile_stats` back to zero; executions, nodes and waits go on."""
     _C.reset_compile_stats()
 
 

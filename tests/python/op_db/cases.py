@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import compare
 import torch
@@ -137,8 +137,12 @@ CHECKS: dict[str, Callable[[OpInfo, Extent], Iterator[Case]]] = {
 def run_entry(name: str, check: str, *, extent: Extent = QUICK, outcome: Outcome | None = None) -> Outcome:
     """Runs one check for one entry, in the given extent. Fills `outcome` case by case, so that a caller
     who ends it with a DeadlinePassed has what came before."""
-    outcome = outcome or Outcome()
-    for label, case in CHECKS[check](ENTRIES[name], extent):
+    return run(CHECKS[check](ENTRIES[name], extent), outcome or Outcome())
+
+
+def run(cases: Iterable[Case], outcome: Outcome) -> Outcome:
+    """Runs cases one after the other and notes how they end."""
+    for label, case in cases:
         try:
             case()
             outcome.passed.append(label)

@@ -1,10 +1,11 @@
-"""The entries of PyTorch's operator database, and their samples as the checks want them: made on the CPU, then placed
+"""The entries of PyTorch's operator databases, and their samples as the checks want them: made on the CPU, then placed
 on either device with the same strides, offsets and sharing of storages."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch_tpu  # noqa: F401  # before PyTorch's test modules, which list the devices when they are imported
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import ErrorInput, ForeachFuncInfo, OpInfo, SampleInput
 
 DEVICE = "tpu"
 
@@ -27,7 +28,16 @@ DTYPES = (
     torch.uint16, torch.uint32, torch.uint64,
 )  # fmt: skip
 
-ENTRIES: dict[str, OpInfo] = {op.full_name: op for op in op_db}
+# Operators of lists of tensors have databases of their own.
+FOREACH: tuple[OpInfo, ...] = (
+    *common_methods_invocations.foreach_unary_op_db,
+    *common_methods_invocations.foreach_binary_op_db,
+    *common_methods_invocations.foreach_pointwise_op_db,
+    *common_methods_invocations.foreach_reduce_op_db,
+    *common_methods_invocations.foreach_other_op_db,
+)
+
+ENTRIES: dict[str, OpInfo] = {op.full_name: op for op in (*op_db, *FOREACH)}
 
 
 def dtypes(op: OpInfo) -> list[torch.dtype]:
@@ -64,7 +74,11 @@ def samples(
 ) -> Iterator[tuple[int, SampleInput]]:
     """Samples with their places among all, always with the same numbers."""
     torch.manual_seed(0)
-    made = enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradient))
+    random.seed(0)  # of the numbers beside the lists of foreach operators
+    foreach = isinstance(op, ForeachFuncInfo)
+    made = enumerate(
+        _foreach_samples(op, dtype, gradient) if foreach else op.sample_inputs("cpu", dtype, requires_grad=gradient)
+    )
     if extent.samples is None:
         return made
     if extent.samples == 1:
@@ -72,6 +86,13 @@ def samples(
     everything = list(made)
     step = max(1, len(everything) / extent.samples)
     return iter([everything[int(i * step)] for i in range(min(extent.samples, len(everything)))])
+
+
+def _foreach_samples(op: ForeachFuncInfo, dtype: torch.dtype, gradient: bool) -> Iterator[SampleInput]:
+    # Their lists have a score of tensors of different sizes unless told otherwise. Five will do: numbers for each
+    # tensor are of four types. "cpu:0" brings the lists with empty tensors among the others, which "cpu" leaves out.
+    yield from op.sample_inputs("cpu:0", dtype, requires_grad=gradient, num_input_tensors=[5])
+    yield from op.sample_zero_size_inputs("cpu:0", dtype, requires_grad=gradient)
 
 
 def error_samples(op: OpInfo) -> Iterator[ErrorInput]:
@@ -137,7 +158,9 @@ class Placement:
         storage = x.untyped_storage()
         key = hash((storage.data_ptr(), storage._cdata, x.dtype))
         if key not in self._storages:
-            flat = torch.empty(0, dtype=x.dtype).set_(storage, 0, (storage.nbytes() // x.element_size(),))
+            flat = torch.empty(0, dtype=x.dtype, device=x.device).set_(
+                storage, 0, (storage.nbytes() // x.element_size(),)
+            )
             self._storages[key] = flat.to(self.device, copy=True)
             self._keep.append(storage)
         return self._storages[key]

@@ -24,14 +24,7 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("entry", "check"), PARAMETERS)
 def test_entry(entry: str, check: str) -> None:
-    outcome = run_entry(entry, check, extent=EXTENT)
-    surprises = {label: cause for label, cause in outcome.failed.items() if known.reason(entry, check, label) is None}
-    assert not surprises, "\n".join(f"{label}: {cause}" for label, cause in surprises.items())
-    if outcome.result == "refused":
-        pytest.skip("no sample that both devices could be compared with")
-    for line in known.KNOWN:
-        listed = [label for label in (*outcome.passed, *outcome.failed) if line.applies(entry, check, label)]
-        assert not listed or any(label in outcome.failed for label in listed), f"passes; take it off: {line.why}"
+    known.assert_expected(run_entry(entry, check, extent=EXTENT), entry, check)
 
 
 def test_table_of_known_failures_names_entries() -> None:
