@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Writes docs/operators.md from the built engine: what runs natively, and what PyTorch's CPU has that we do not.
+"""Writes docs/operators.md from the built engine: what runs natively, for which dtypes, what the Neuron compiler
+refuses, and what PyTorch's CPU has that we do not.
 
     python tools/operators_page.py            # rewrite the page
     python tools/operators_page.py --check    # exit with 1 if it is out of date
 
-Family and file of a row come from the sources; everything else comes from the dispatcher and the engine's own table.
+Family and file of a row come from the sources, dtypes and refusals from docs/operators.json (measure_operators.py makes
+it); everything else comes from the dispatcher and the engine's own table.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import json
 import pathlib
 import re
 import sys
@@ -21,6 +24,17 @@ from torch_tpu._internal.decompositions import lookup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "operators.md"
+MEASURED = ROOT / "docs" / "operators.json"
+# Class of dtypes -> those of it that were tried.
+CLASSES = {
+    "f32": ("float32",),
+    "f64": ("float64",),
+    "half": ("bfloat16", "float16"),
+    "complex": ("complex64",),
+    "int": ("int64", "int32", "uint8"),
+    "bool": ("bool",),
+    "unsigned": ("uint32",),
+}
 NAME = re.compile(r'"([A-Za-z_0-9]+(?:\.[A-Za-z_0-9]+)?)"')
 KEY = "PrivateUse1"
 
@@ -70,7 +84,53 @@ def base_name(overload: str) -> str:
     return overload.split(".")[0]
 
 
+def packet(overload: str, rows: set[str]) -> str:
+    """The operator that an overload is a form of: add for add_.Tensor and add.out."""
+    base = base_name(overload)
+    functional = base.removesuffix("_")
+    return functional if functional in rows and base not in rows else base
+
+
+def outcomes(served: dict[str, dict[str, str]], names: set[str]) -> dict[str, dict[str, str]]:
+    """Operator -> dtype -> how it is served: the best of its overloads."""
+    best: dict[str, dict[str, str]] = collections.defaultdict(dict)
+    ranks = ["native", "decomposed", "composite"]
+    for overload, by_dtype in served.items():
+        name = packet(overload, names)
+        for dtype, how in by_dtype.items():
+            outcome = how if how in ranks else "refused"
+            order = [*ranks, "refused"]
+            best[name][dtype] = min(best[name].get(dtype, "refused"), outcome, key=order.index)
+    return best
+
+
+def dtypes_of(by_dtype: dict[str, str], how: str) -> str:
+    """Classes of which every dtype that was met is served in this way; where only some are, those dtypes."""
+    parts = []
+    for name, members in CLASSES.items():
+        met = [dtype for dtype in members if dtype in by_dtype]
+        so = [dtype for dtype in met if by_dtype[dtype] == how]
+        if so:
+            parts.append(name if len(so) == len(met) else " ".join(so))
+    return ", ".join(parts)
+
+
+def neuron_refusals(neuron: dict[str, dict[str, list[str]]], rows: list[str]) -> str:
+    """Reasons for the rows of one operator: those met with float32 first, then those of other dtypes only."""
+    found: dict[str, list[str]] = {}
+    for dtype, by_row in neuron.items():
+        for row in rows:
+            for reason in by_row.get(row, []):
+                found.setdefault(reason, []).append(dtype)
+    parts = []
+    for reason, dtypes in sorted(found.items()):
+        met = list(dict.fromkeys(dtypes))
+        parts.append(reason if "float32" in met else f"{reason} ({', '.join(met)})")
+    return ", ".join(parts)
+
+
 def page() -> str:
+    measured = json.loads(MEASURED.read_text())
     rows = set(torch_tpu.operators())
     family_of = families(rows)
     lost = sorted(rows - family_of.keys())
@@ -99,8 +159,14 @@ def page() -> str:
         "",
         "A *row* is a lowering to StableHLO. In-place and out= forms of a row are derived from the schema, and",
         "PyTorch's composite operators come for free: they are made of others. Some more are *decomposed*: PyTorch",
-        "describes them in Python, which runs once per signature. What has none of these runs on the host, with a",
-        "warning, or is refused under `TORCH_TPU_HOST_FALLBACK=error`.",
+        "describes them in Python, or we do, and that runs once per signature. What has none of these runs on the",
+        "host, with a warning, or is refused under `TORCH_TPU_HOST_FALLBACK=error`.",
+        "",
+        "There is no third kind: no row calls a library kernel (no program has a custom call), and nothing is",
+        "computed on the host behind the scenes. Metadata and the numbers that Python passes are all it works out.",
+        "",
+        "Every row compiles for a TPU v5e (`tests/python/test_tpu_rows.py`), but for convolutions of int64 and Fourier",
+        "transforms of float64 and complex128, which its compiler refuses.",
         "",
         "| | overloads |",
         "|---|---|",
@@ -111,15 +177,37 @@ def page() -> str:
         f"| with a CPU kernel, and on the host here | {len(host)} |",
         "",
         "## Native, by family",
+        "",
+        "*native*: classes of dtypes with which PyTorch's operator database, or our own calls, met a row. *f32*",
+        "float32, *f64* float64, *half* bfloat16 and float16, *complex* complex64, *int* int64, int32 and uint8,",
+        "*unsigned* uint32.",
+        "A class that is missing has no sample, mostly because PyTorch's CPU does not have the operator for it.",
+        "",
+        "*Neuron*: what our rules for its compiler (`csrc/stablehlo/neuron_limits.h`) refuse in some of the operator's",
+        "programs; in parentheses the dtypes, where it is not met with float32. All float64 and complex programs are",
+        "refused besides. An empty cell: every program passes. The rules follow AWS's documentation, not a compiler.",
     ]
+    names = {base_name(row) for row in rows}
+    how = outcomes(measured["served"], names)
     for family in sorted(by_family):
         operators = by_family[family]
         lines += ["", f"### {family.replace('_', ' ').capitalize()} (`csrc/lowering/{family}*.cpp`)", ""]
-        entries = []
+        lines += ["| operator | native | Neuron |", "|---|---|---|"]
         for name, variants in sorted(operators.items()):
             forms = "" if variants == {"default"} else f" ({', '.join(sorted(variants))})"
-            entries.append(f"`{name}`{forms}")
-        lines += [", ".join(entries) + "."]
+            mine = [name if v == "default" else f"{name}.{v}" for v in sorted(variants)]
+            # Factories are composites of the row's out= form.
+            served = {dtype: "native" if outcome == "composite" else outcome for dtype, outcome in how[name].items()}
+            native_dtypes = dtypes_of(served, "native")
+            refused = dtypes_of(served, "refused")
+            if refused:
+                native_dtypes += f"; refused: {refused}" if native_dtypes else f"refused: {refused}"
+            lines.append(f"| `{name}`{forms} | {native_dtypes} | {neuron_refusals(measured['neuron'], mine)} |")
+    lines += ["", "## Decomposed, by dtype", "", "| operator | decomposed |", "|---|---|"]
+    for name in sorted({base_name(o) for o in decomposed}):
+        dtypes = dtypes_of(how[name], "decomposed")
+        if dtypes:
+            lines.append(f"| `{name}` | {dtypes} |")
     for title, names in (("Decomposed", decomposed), ("On the host", host)):
         lines += ["", f"## {title}", "", ", ".join(f"`{name}`" for name in sorted({base_name(o) for o in names})) + "."]
     return "\n".join(lines) + "\n"

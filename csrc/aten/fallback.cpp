@@ -76,6 +76,38 @@ std::string full_name(const c10::OperatorHandle& op) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
+// Operators that make tensors which no device of ours stores: their results could not come back from the host.
+struct Unstored {
+  const char* prefix;
+  const char* what;
+};
+constexpr Unstored kUnstored[] = {
+    {"aten::_to_sparse", "a sparse tensor"},
+    {"aten::_spdiags", "a sparse tensor"},
+    {"aten::quantize_per_", "a quantized tensor"},
+    {"aten::_make_per_", "a quantized tensor"},
+    {"aten::_empty_affine_quantized", "a quantized tensor"},
+    {"aten::_empty_per_channel_affine_quantized", "a quantized tensor"},
+    {"aten::_nested_from_padded", "a nested tensor"},
+    {"aten::_nested_tensor_from_mask", "a nested tensor"},
+    {"aten::_nested_view_from_buffer", "a nested tensor"},
+    {"aten::to_mkldnn", "an MKLDNN tensor"},
+};
+
+std::string called_at() {
+  const std::string where = describe(capture_location());
+  return where.empty() ? "" : " (called at " + where + ")";
+}
+
+void refuse_unstored(const std::string& name) {
+  for (const Unstored& kind : kUnstored) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!name.starts_with(kind.prefix), "The operator '", name, "' makes ", kind.what,
+                                called_at(),
+                                ". The tpu device stores dense tensors only: keep the tensor dense, or "
+                                "make the other one on the CPU, of x.cpu().");
+  }
+}
+
 }  // namespace
 
 HostFallback host_fallback_mode() { return stored_mode().load(); }
@@ -106,6 +138,7 @@ void set_decomposer(Decomposer function) { decomposer() = std::move(function); }
 
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = full_name(op);
+  refuse_unstored(name);
   const HostFallback mode = device::translate([] { return host_fallback_mode(); });
   const std::string where = describe(capture_location());
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -123,6 +156,18 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
   }
   at::native::cpu_fallback(op, stack);
+}
+
+void refuse_layout(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack*) {
+  const bool quantized = keys.has(c10::DispatchKey::Quantized);
+  const bool nested = keys.has(c10::DispatchKey::NestedTensor);
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "The operator '", full_name(op), "' got a ",
+                              quantized ? "quantized"
+                              : nested  ? "nested"
+                                        : "sparse",
+                              " tensor on the tpu device", called_at(),
+                              ", which computes with dense ones only: use x.to_dense() or "
+                              "x.dequantize() on the CPU first, or compute it there, with x.cpu().");
 }
 
 void run_without_row(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {

@@ -29,6 +29,9 @@ void reset_host_fallbacks();
 using Decomposer = std::function<bool(const c10::OperatorHandle& op, torch::jit::Stack* stack, TapeRecorder* tape)>;
 void set_decomposer(Decomposer decomposer);
 
+/// Raises: for operators on sparse, quantized and nested tensors, which have dispatch keys of their own.
+void refuse_layout(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
 void run_without_row(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 /// The host alone, for kernels of ours that have no other way.
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack);

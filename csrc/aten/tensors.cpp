@@ -172,7 +172,14 @@ const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef size, std::
 
 void record_stream(at::Tensor&, c10::Stream) {}  // a value lives as long as anything queued needs it
 
+/// Whether both tensors are the same window of one storage.
+bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
+  return self.is_alias_of(other) && self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() &&
+         self.strides() == other.strides();
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("is_set_to", &is_set_to);
   m.impl("empty.memory_format", &empty_memory_format);
   m.impl("empty_strided", &empty_strided);
   m.impl("_efficientzerotensor", &efficient_zero_tensor);

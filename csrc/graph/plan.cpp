@@ -93,7 +93,7 @@ LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& val
 
 LayoutPolicy layout_policy(const std::string& platform) {
   const bool cpu = platform == "cpu";
-  return {.barrier_after_heavy = cpu, .barrier_after_float16 = cpu};
+  return {.barrier_after_heavy = cpu, .barrier_after_float16 = cpu, .neuron_limits = platform == "neuron"};
 }
 
 uint64_t next_plan_id() {

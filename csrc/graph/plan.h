@@ -88,6 +88,8 @@ struct LayoutPolicy {
   /// The same after nodes with float16 results: LLVM, compiling for XLA:CPU, takes float32 → float16 → float32 within
   /// one loop for nothing, so that fused programs would round less often than strict ones.
   bool barrier_after_float16 = false;
+  /// Look for what the Neuron compiler refuses before it does (stablehlo/neuron_limits.h).
+  bool neuron_limits = false;
 };
 
 /// For a platform named as PJRT does: "cpu", "tpu", "cuda".

@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "graph/capture.h"
+#include "stablehlo/neuron_limits.h"
 #include "stablehlo/ops.h"
 
 namespace tpu::graph {
@@ -82,6 +83,17 @@ std::string label_of(const Recording& recording) {
   return label;
 }
 
+void append_rows(std::string& rows, const Recording& recording) {
+  for (const NodeRecord& node : recording.nodes) {
+    if (node.plan->body != nullptr) {
+      append_rows(rows, node.plan->body->recording);
+      continue;
+    }
+    if (!rows.empty()) rows += ' ';
+    rows += node.plan->row->name;
+  }
+}
+
 }  // namespace
 
 void Recording::clear() {
@@ -154,6 +166,23 @@ LoweredNodes lower_nodes(hlo::Builder& builder, const Recording& recording, std:
 Value constant_word(hlo::Builder& builder, Slot slot, uint64_t word) {
   if (slot == Slot::kInt) return builder.constant(static_cast<int64_t>(word), {DType::kS64, {}});
   return builder.constant(std::bit_cast<double>(word), {slot_dtype(slot), {}});
+}
+
+}  // namespace
+
+namespace {
+
+// Of a sequence of nodes the queue finds the one at fault by running them one by one.
+void refuse_for_neuron(const Recording& recording, const std::string& label, const std::string& program) {
+  std::string reasons;
+  for (const std::string& reason : hlo::neuron_refusals(program)) reasons += (reasons.empty() ? "" : ", ") + reason;
+  if (reasons.empty()) return;
+  const NodeRecord& node = recording.nodes.back();
+  const std::string where = describe(node.location);
+  throw Error(Code::kNotImplemented, (recording.nodes.size() == 1 ? node.plan->name : label) +
+                                         (where.empty() ? "" : " at " + where) +
+                                         ": the Neuron compiler does not take this operator (" + reasons +
+                                         "); docs/operators.md lists what it takes. Compute it on the CPU: x.cpu()");
 }
 
 }  // namespace
@@ -241,8 +270,12 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
 
   const Location& location = recording.nodes.back().location;
   std::string text = builder.finish(results);
+  if (policy.neuron_limits) refuse_for_neuron(recording, program->label, text);
   program->memory = kMemoryOfAnyProgram + kMemoryPerByteOfText * text.size();
-  program->executable = cache.get({std::move(text), program->label, describe(location), std::move(reason)});
+  std::string rows;
+  append_rows(rows, recording);
+  program->executable =
+      cache.get({std::move(text), program->label, describe(location), std::move(reason), std::move(rows)});
   return program;
 }
 

@@ -1,5 +1,6 @@
 #include "graph/recorder.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <iterator>
@@ -34,6 +35,19 @@ size_t program_memory() {
 std::string place_of(const std::string& name, const Location& location) {
   const std::string where = describe(location);
   return where.empty() ? name : name + " at " + where;
+}
+
+// " on float64[3, 5], int64[3]", or nothing: a compiler that refuses a program mostly does so for a dtype.
+std::string inputs_of(const Plan& plan) {
+  constexpr size_t kShown = 4;
+  std::vector<std::string> types;
+  for (const TensorType& type : plan.inputs) {
+    std::string text = to_string(type);
+    if (std::find(types.begin(), types.end(), text) == types.end()) types.push_back(std::move(text));
+  }
+  std::string all;
+  for (size_t i = 0; i < types.size() && i < kShown; ++i) all += (i == 0 ? " on " : ", ") + types[i];
+  return types.size() > kShown ? all + " and others" : all;
 }
 
 }  // namespace
@@ -117,9 +131,11 @@ class LaunchTask final : public runtime::Task {
 
   void fail_outputs(const Error& error) {
     const NodeRecord& node = recording_.nodes.back();
-    const std::string what = recording_.nodes.size() == 1 ? node.plan->name : program_->label;
+    const bool alone = recording_.nodes.size() == 1;
+    const std::string what = place_of(alone ? node.plan->name : program_->label, node.location) +
+                             (alone ? inputs_of(*node.plan) : std::string());
     if (error.code() == Code::kOutOfMemory) runtime::memory_stats(recorder_.device_).count_out_of_memory();
-    pass_on(std::make_shared<const Error>(error.code(), place_of(what, node.location) + ": " + error.what()));
+    pass_on(std::make_shared<const Error>(error.code(), what + ": " + error.what()));
   }
 
   void execute(Recording& recording, const Program& program, const std::shared_ptr<const Program>& shared) {
@@ -247,8 +263,8 @@ class LaunchTask final : public runtime::Task {
         // A lowering's message names its node already; the plugin's does not.
         const std::string text = error.what();
         const bool named = text.rfind(node.plan->name, 0) == 0;
-        fail(std::make_shared<const Error>(error.code(),
-                                           named ? text : place_of(node.plan->name, node.location) + ": " + text));
+        const std::string where = place_of(node.plan->name, node.location) + inputs_of(*node.plan);
+        fail(std::make_shared<const Error>(error.code(), named ? text : where + ": " + text));
       }
     }
   }

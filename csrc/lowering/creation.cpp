@@ -73,10 +73,12 @@ Values arange(const OpCall& call) { return {progression(call, 0, 2)}; }
 /// start + step * index in float64, rounded once, for whole 0 <= index < 2^27. PyTorch's kernels are compiled to a
 /// fused multiply-add, and an integer range truncates: where the rounded step makes it fall just short of a whole
 /// number, a product rounded by itself would give the next one. Here the product is exact in two parts, those of the
-/// step's leading 26 bits and of the others, and Knuth's two-sum (TAOCP vol. 2, 4.2.2) keeps what the sum loses, so
-/// that it makes no difference what a compiler fuses.
+/// step's leading 24 bits and of the others, and Knuth's two-sum (TAOCP vol. 2, 4.2.2) keeps what the sum loses, so
+/// that it makes no difference what a compiler fuses. Steps beyond float32's range are multiplied in one part.
 Value fused_multiply_add(Value start, Value step, Value index) {
-  const Value leading = hlo::reduce_precision(step, 11, 25);
+  const Value in_range = hlo::compare(hlo::abs(step), full_like(step, 1e38), hlo::Compare::kLt);
+  const Value narrow = hlo::convert(hlo::convert(step, DType::kF32), DType::kF64);
+  const Value leading = hlo::select(in_range, narrow, full_like(step, 0));
   const Value product = hlo::multiply(leading, index);
   const Value rest = hlo::multiply(hlo::subtract(step, leading), index);
   const Value sum = hlo::add(start, product);

@@ -255,7 +255,7 @@ std::span<const Row> elementwise_rows() {
   static const std::vector<Row> rows = [] {
     std::vector<Row> all(std::begin(kRows), std::end(kRows));
     for (auto part : {elementwise_arithmetic_rows(), elementwise_special_rows(), elementwise_gamma_rows(),
-                      elementwise_polynomial_rows()})
+                      elementwise_implicit_rows(), elementwise_polynomial_rows()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();

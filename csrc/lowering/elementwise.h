@@ -133,6 +133,7 @@ Value softplus(Value x);     // log(1 + exp(x)) without overflow
 std::span<const Row> elementwise_arithmetic_rows();
 std::span<const Row> elementwise_special_rows();
 std::span<const Row> elementwise_gamma_rows();
+std::span<const Row> elementwise_implicit_rows();
 std::span<const Row> elementwise_polynomial_rows();
 
 }  // namespace tpu::lowering

@@ -57,7 +57,7 @@ Value taylor(Value x) {
 }
 
 std::vector<Value> linalg_matrix_exp(const OpCall& call) {
-  const Value x = flatten_batch(call.tensor(0));
+  const Value x = convert(flatten_batch(call.tensor(0)), compute_type(call.dtype(0)));
   if (x.type().numel() == 0) return {to_result(call, 0, x)};
   const Value squarings = halvings(x);
   const Value factor = as_type(power_of_half(squarings, real_type(x.dtype())), x.dtype());

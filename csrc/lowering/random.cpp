@@ -34,11 +34,13 @@ void check_number(const OpCall& call, size_t i, Compare direction, double bound,
 }
 
 void check_not_negative(const OpCall& call, size_t i, const char* message) {
-  check_number(call, i, Compare::kLt, 0, [](double v) { return v < 0; }, message);
+  check_number(
+      call, i, Compare::kLt, 0, [](double v) { return v < 0; }, message);
 }
 
 void check_positive(const OpCall& call, size_t i, const char* message) {
-  check_number(call, i, Compare::kLe, 0, [](double v) { return v <= 0; }, message);
+  check_number(
+      call, i, Compare::kLe, 0, [](double v) { return v <= 0; }, message);
 }
 
 /// Argument `i` (number or tensor) at the sizes of the result.
@@ -371,9 +373,10 @@ Results lower_native_dropout(const OpCall& call) {
 
 Results lower_native_dropout_backward(const OpCall& call) {
   const Value grad = call.tensor(0);
-  const DType dtype = compute_type(grad.dtype());
-  const Value kept = multiply(convert(grad, dtype), convert_like_torch(call.tensor(1), dtype));
-  return {convert(multiply(kept, broadcast_to(call.operand(2, dtype), kept.dims())), grad.dtype())};
+  const DType dtype = compute_type(call.result_type().dtype);  // float32 for integers
+  const Value kept = multiply(convert_like_torch(grad, dtype), convert_like_torch(call.tensor(1), dtype));
+  const Value scaled = multiply(kept, broadcast_to(call.operand(2, dtype), kept.dims()));
+  return {convert_like_torch(scaled, call.result_type().dtype)};
 }
 
 /// (self, noise) -> (new noise, output): in training the slope of each negative element is drawn.

@@ -52,10 +52,62 @@ Value log_add_exp(Value a, Value b) {
   return select(infinite, high, sum);
 }
 
+/// The same for complex numbers. The imaginary part is that of the larger argument, turned by less than a quarter of a
+/// circle or half of one where they are equally large: it is not brought back into -pi ... pi.
+Value log_add_exp_complex(Value a, Value b) {
+  Value a_first = compare(real(a), real(b), Compare::kGe);
+  Value high = select(a_first, a, b), low = select(a_first, b, a);
+  Value turned = exponential(subtract(low, high));
+  Value one = full_like(real(turned), 1), sum = complex(add(one, real(turned)), imag(turned));
+  // log(1 + z), by log1p of |1 + z|^2 - 1, which does not cancel for small z.
+  Value re = real(turned), im = imag(turned);
+  Value excess = add(multiply(re, add(re, full_like(re, 2))), multiply(im, im));
+  Value logarithm = complex(multiply(log_plus_one(excess), full_like(re, 0.5)), atan2(imag(sum), real(sum)));
+  Value result = add(high, logarithm);
+  // Nothing is added to -inf, whatever its imaginary part, and inf - inf would be NaN.
+  Value same = compare(real(a), real(b), Compare::kEq);
+  Value empty = compare(real(low), full_like(re, -INFINITY), Compare::kEq);
+  Value infinite = bit_and(same, compare(abs(real(a)), full_like(re, INFINITY), Compare::kEq));
+  Value direct = log(add(exponential(a), exponential(b)));
+  return select(empty, high, select(infinite, direct, result));
+}
+
+/// One addition after the other along `axis`: where imaginary parts are carried on, their multiple of 2 pi depends on
+/// the order of the additions.
+Value sequential_scan(Value x, int64_t axis, const Combine& combine) {
+  if (x.dim(axis) <= 1 || x.type().numel() == 0) return x;
+  Builder& builder = x.builder();
+  Dims sizes = x.dims();
+  sizes[axis] = 1;
+  Value zero = scalar(builder, int64_t{0}, DType::kS32), one = scalar(builder, int64_t{1}, DType::kS32);
+  const auto starts = [&](Value at) {
+    std::vector<Value> all(x.rank(), zero);
+    all[static_cast<size_t>(axis)] = at;
+    return all;
+  };
+  const std::vector<Value> init = {one, x};
+  const auto goes_on = [&](std::span<const Value> s) -> Results {
+    return {compare(s[0], scalar(builder, x.dim(axis), DType::kS32), Compare::kLt)};
+  };
+  const auto body = [&](std::span<const Value> s) -> Results {
+    Value before = dynamic_slice(s[1], starts(subtract(s[0], one)), sizes);
+    Value here = dynamic_slice(s[1], starts(s[0]), sizes);
+    return {add(s[0], one), dynamic_update_slice(s[1], combine(here, before), starts(s[0]))};
+  };
+  return while_loop(init, goes_on, body)[1];
+}
+
 Results logcumsumexp(const OpCall& call) {
   const TensorType& type = call.result_type();
-  // PyTorch has no integer form; the imaginary part of its complex result depends on the order of the
-  // additions, which a scan is free to choose.
+  if (is_complex(type.dtype)) {
+    Value x = at_least_1d(call.tensor(0));
+    // A term of 0 has no phase.
+    Value lowest = full_like(real(x), -INFINITY);
+    Value empty = compare(real(x), lowest, Compare::kEq);
+    x = select(empty, complex(lowest, full_like(lowest, 0)), x);
+    return {reshape(sequential_scan(x, wrap_axis(call.integer(1), x.rank()), log_add_exp_complex), type.dims)};
+  }
+  // PyTorch has no integer form.
   if (!is_floating(type.dtype)) {
     throw Error(Code::kNotImplemented, "logcumsumexp of " + std::string(torch_name(type.dtype)));
   }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "base/env.h"
 #include "base/log.h"
@@ -14,12 +15,34 @@ namespace {
 
 constexpr size_t kTrimAfter = 256;  // programs, so some 100 MB
 
-void dump_program(const std::string& text) {
+// One file for each program, ending in a comment for each combination of operators that asked for it. Operators may
+// share a program, so the request counts and not the compile; the folder may be that of several processes.
+void dump_program(const CompileRequest& request) {
   static const auto directory = env::text(env::kDumpDir);
   if (!directory) return;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   std::error_code failed;
   std::filesystem::create_directories(*directory, failed);
-  std::ofstream(*directory + "/" + to_hex(fingerprint(text)) + ".mlir") << text;
+  const std::string path = *directory + "/" + to_hex(fingerprint(request.text)) + ".mlir";
+  const std::string comment = "// operators: " + request.operators;
+  std::stringstream there;
+  there << std::ifstream(path).rdbuf();
+  const std::string text = there.str();
+  if (!text.starts_with(request.text)) {
+    std::ofstream(path) << request.text << comment << " at " << request.location << '\n';
+  } else if (text.find(comment + " at ", request.text.size()) == std::string::npos) {
+    std::ofstream(path, std::ios::app) << comment << " at " << request.location << '\n';
+  }
+}
+
+// A program too large for the device's memory is the caller's; any other refusal is mostly for a dtype.
+Error refusal(const Error& error, const std::string& platform) {
+  if (error.code() == Code::kOutOfMemory) return error;
+  return {error.code(), "the compiler of the platform '" + platform +
+                            "' does not take this operator with these dtypes: " + error.what() +
+                            ". Convert its arguments to a dtype that it takes (docs/operators.md), such as "
+                            "torch.float32, or compute it on the CPU: x.cpu()"};
 }
 
 }  // namespace
@@ -48,6 +71,7 @@ CompileCache::CompileCache(const pjrt::Client& client, std::string environment_k
       workers_(threads) {}
 
 ProgramHandle CompileCache::get(CompileRequest request) {
+  dump_program(request);
   const uint64_t hash = table_hash(fingerprint(request.text).high);
   ProgramHandle program;
   {
@@ -91,7 +115,6 @@ void CompileCache::build(const ProgramHandle& program, const CompileRequest& req
   CompileEvent event{request.label, request.location, request.reason, "compiled", 0};
   const std::string key = environment_key_ + "\n" + request.text;
   try {
-    dump_program(request.text);
     if (log::enabled(4)) log::line(request.text);
     if (auto payload = disk_.load(key)) {
       try {
@@ -112,7 +135,7 @@ void CompileCache::build(const ProgramHandle& program, const CompileRequest& req
       }
     }
   } catch (const Error& error) {
-    program->error_ = std::make_shared<const Error>(error);
+    program->error_ = std::make_shared<const Error>(refusal(error, client_.platform_name()));
   } catch (const std::exception& error) {
     program->error_ = std::make_shared<const Error>(Code::kInternal, error.what());
   }

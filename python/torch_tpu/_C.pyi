@@ -178,6 +178,9 @@ def operators() -> list[str]:
 def build_info() -> dict[str, str]:
     """torch_version (that of the headers), compiler, sanitizers."""
 
+def neuron_refusals(program: str) -> list[str]:
+    """Why the Neuron compiler would not take a StableHLO program of ours, see csrc/stablehlo/neuron_limits.h."""
+
 # -- captured graphs, see csrc/graph/capture.h -------------------------------------------------------------------------
 
 class CapturedCall:

@@ -7,6 +7,8 @@
 //   FAKE_PJRT_STRUCT_SIZE       bytes of the function table; what lies beyond is not allocated at all
 //   FAKE_PJRT_MISSING           comma-separated entries whose slots are null
 //   FAKE_PJRT_NO_FFI=1          no FFI extension
+//   FAKE_PJRT_PLATFORM          its platform's name (default: fake)
+//   FAKE_PJRT_ZEROS=1           takes any program and any data; its results are zeros
 //
 // Its behaviour is steered through the Control that the symbol `fake_pjrt_control` returns. Tests in Python, which
 // cannot reach it, set what it starts with:

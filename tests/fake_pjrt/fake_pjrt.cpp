@@ -1,6 +1,7 @@
 // A PJRT plugin that computes nothing and misbehaves on demand (control.h). A program's text says how many
 // outputs it has ("outputs=3", default 1); output i is a copy of input i modulo the number of inputs. Inputs that
-// the text marks as aliased are taken over by an execution, as real plugins do, unless they are kept.
+// the text marks as aliased are taken over by an execution, as real plugins do, unless they are kept. With
+// FAKE_PJRT_ZEROS=1 it takes any program and data, and outputs are zeros of the types that the text gives them.
 
 #include <unistd.h>
 
@@ -11,10 +12,16 @@
 #include <thread>
 
 #include "objects.h"
+#include "program_types.h"
 
 namespace fake_pjrt {
 
 namespace {
+
+bool zeros() {
+  static const bool wanted = std::getenv("FAKE_PJRT_ZEROS") != nullptr;
+  return wanted;
+}
 
 int number(const char* variable, int fallback) {
   const char* text = std::getenv(variable);
@@ -126,7 +133,33 @@ std::vector<bool> aliased_parameters(const std::string& program) {
   return aliased;
 }
 
+// 0 for a type that nobody gives it.
+size_t element_bytes(uint32_t type) {
+  if (type == PJRT_Buffer_Type_F32) return 4;
+  if (!zeros()) return 0;
+  switch (type) {
+    case PJRT_Buffer_Type_C128:
+      return 16;
+    case PJRT_Buffer_Type_S64:
+    case PJRT_Buffer_Type_U64:
+    case PJRT_Buffer_Type_F64:
+    case PJRT_Buffer_Type_C64:
+      return 8;
+    case PJRT_Buffer_Type_S32:
+    case PJRT_Buffer_Type_U32:
+      return 4;
+    case PJRT_Buffer_Type_S16:
+    case PJRT_Buffer_Type_U16:
+    case PJRT_Buffer_Type_F16:
+    case PJRT_Buffer_Type_BF16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
 size_t output_count(const std::string& program) {
+  if (zeros()) return result_types(program).size();
   const size_t at = program.find("outputs=");
   return at == std::string::npos ? 1 : std::strtoul(program.c_str() + at + 8, nullptr, 10);
 }
@@ -260,8 +293,9 @@ PJRT_Error* client_destroy(PJRT_Client_Destroy_Args& args) {
 }
 
 PJRT_Error* client_platform_name(PJRT_Client_PlatformName_Args& args) {
-  args.platform_name = "fake";
-  args.platform_name_size = 4;
+  static const char* const given = std::getenv("FAKE_PJRT_PLATFORM");
+  args.platform_name = given == nullptr ? "fake" : given;
+  args.platform_name_size = std::strlen(args.platform_name);
   return nullptr;
 }
 
@@ -313,23 +347,24 @@ PJRT_Error* description_attributes(PJRT_DeviceDescription_Attributes_Args& args)
 // --- buffers ---
 
 PJRT_Error* buffer_from_host(PJRT_Client_BufferFromHostBuffer_Args& args) {
-  if (args.type != PJRT_Buffer_Type_F32) {
+  const size_t size_of_element = element_bytes(args.type);
+  if (size_of_element == 0) {
     return new PJRT_Error(PJRT_Error_Code_UNIMPLEMENTED, "the fake plugin holds float32 only");
   }
   auto buffer = std::make_unique<PJRT_Buffer>();
   buffer->dims.assign(args.dims, args.dims + args.num_dims);
   size_t count = 1;
   for (const int64_t size : buffer->dims) count *= static_cast<size_t>(size);
-  buffer->bytes.resize(count * sizeof(float));
+  buffer->bytes.resize(count * size_of_element);
   std::vector<int64_t> index(args.num_dims, 0);
   for (size_t element = 0; element < count; ++element) {
     const char* source = static_cast<const char*>(args.data);
     if (args.num_byte_strides == 0) {
-      source += element * sizeof(float);
+      source += element * size_of_element;
     } else {
       for (size_t axis = 0; axis < index.size(); ++axis) source += index[axis] * args.byte_strides[axis];
     }
-    std::memcpy(buffer->bytes.data() + element * sizeof(float), source, sizeof(float));
+    std::memcpy(buffer->bytes.data() + element * size_of_element, source, size_of_element);
     for (size_t axis = index.size(); axis-- > 0;) {
       if (++index[axis] < buffer->dims[axis]) break;
       index[axis] = 0;
@@ -497,9 +532,13 @@ PJRT_Error* execute(PJRT_LoadedExecutable_Execute_Args& args) {
     if (aliased[i] && std::find(kept, end, static_cast<int64_t>(i)) == end) args.argument_lists[0][i]->donated = true;
   }
   const std::shared_ptr<Promise> ready = promise_after(delay, late);
+  const auto types = zeros() ? result_types(args.executable->program) : std::vector<ArrayType>();
   for (size_t i = 0; i < output_count(args.executable->program); ++i) {
     auto* output = new PJRT_Buffer;
-    if (args.num_args > 0) {
+    if (zeros()) {
+      output->dims = types[i].dims;
+      output->bytes.resize(types[i].bytes);
+    } else if (args.num_args > 0) {
       const PJRT_Buffer& input = *args.argument_lists[0][i % args.num_args];
       output->dims = input.dims;
       output->bytes = input.bytes;

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from helpers import run_python
+from helpers import DEVICE, run_python
+from torch_tpu import _C
 
 # PyTorch has this copy of its first argument for its own tests of fallbacks, so it will never have a lowering.
 UNSUPPORTED = "torch._test_functorch_fallback(torch.tensor([2.0, 3.0], device='tpu'), torch.tensor(1.0))"
@@ -111,3 +114,32 @@ def test_structured_operators_reach_the_host_once() -> None:
         """,
         TORCH_TPU_HOST_FALLBACK="silent",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("_to_sparse", lambda x: x.to_sparse()),
+        ("_to_sparse_csr", lambda x: x.to_sparse_csr()),
+        ("quantize_per_tensor", lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)),
+        ("quantize_per_channel", lambda x: torch.quantize_per_channel(x, x[0], x[0].long(), 0, torch.quint8)),
+        ("to_mkldnn", lambda x: x.to_mkldnn()),
+    ],
+)
+@pytest.mark.parametrize("mode", ["warn", "error"])
+def test_layouts_that_no_device_stores(name: str, call: Callable[[torch.Tensor], object], mode: str) -> None:
+    """Not even the host could help: the error names the operator, the line and what to do."""
+    x = torch.eye(3).to(DEVICE)
+    _C.set_host_fallback_mode(mode)
+    try:
+        with pytest.raises(NotImplementedError, match=rf"{name}.*test_fallback\.py.*x\.cpu\(\)"):
+            call(x)
+    finally:
+        _C.set_host_fallback_mode("error")
+
+
+def test_operators_on_sparse_tensors() -> None:
+    x = torch.eye(3).to_sparse_csr()
+    sparse = torch.sparse_csr_tensor(*(v.to(DEVICE) for v in (x.crow_indices(), x.col_indices(), x.values())))
+    with pytest.raises(NotImplementedError, match=r"sparse tensor on the tpu device.*x\.to_dense\(\)"):
+        torch.sparse.sampled_addmm(sparse, torch.eye(3).to(DEVICE), torch.eye(3).to(DEVICE))

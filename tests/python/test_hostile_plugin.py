@@ -211,6 +211,35 @@ def test_failing_node_in_the_middle_of_a_queue() -> None:
     assert done.stdout.splitlines() == [f"a {values}", "b True", f"c {values}", "d True", f"e {values}"]
 
 
+@pytest.mark.parametrize("mode", ["strict", "fused", "debug"])
+def test_dtype_that_the_compiler_refuses(mode: str) -> None:
+    """The error names the operator, its dtypes, the user's line and what to do; other dtypes go on working."""
+    done = run_fake(
+        """
+        import torch
+        x = torch.ones(3, dtype=torch.float64).to("tpu")
+        try:
+            torch.tanh(x).cpu()  # line 5
+        except RuntimeError as error:
+            print(error)
+        print(torch.tanh(x.to(torch.float32)).dtype)
+        """,
+        TORCH_TPU_EAGER_MODE=mode,
+        FAKE_PJRT_ZEROS="1",
+        FAKE_PJRT_FAIL_PROGRAM="-> (tensor<3xf64>)",
+    )
+    error, works = done.stdout.splitlines()
+    for part in (
+        "tanh at <string>:5 on float64[3]",
+        "platform 'fake'",
+        "the program holds",
+        "torch.float32",
+        "x.cpu()",
+    ):
+        assert part in error, error
+    assert works == "torch.float32"
+
+
 def test_creation_that_takes_too_long() -> None:
     """An error after the time-out, at once the second time, and a clean exit while the plugin still hangs."""
     done = run_fake(

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_tpu import _C
-from torch_tpu._internal.composites import COMPOSITES
+from torch_tpu._internal import composites, fake_quantization, module_operators
 
 # Decompositions that end in the operator itself, or that draw random numbers on another device.
 _REFUSED = {"aten::_to_copy", "aten::copy", "aten::clone", "aten::empty_like", "aten::detach"}
@@ -84,7 +84,7 @@ def _without_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def _through_functional(name: str, overload: str, schema: Any) -> Callable[..., Any] | None:
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     outs = [a for a in written if a.kwarg_only]
-    if outs and len(outs) == len(written):
+    if outs:
         return _through_out(name, schema, [a.name for a in outs])
     base = name.removesuffix("_")
     functional = _overload(base, overload) if base != name else None
@@ -111,8 +111,7 @@ def _through_out(name: str, schema: Any, outs: list[str]) -> Callable[..., Any] 
     packet = getattr(getattr(torch.ops, namespace), base)
     for overload in packet.overloads():
         candidate = getattr(packet, overload)
-        if candidate._schema.is_mutable:
-            continue
+        # What both forms write, such as running statistics, the functional form writes itself.
         if [(a.name, str(a.type)) for a in candidate._schema.arguments] == inputs:
             return _write_results(_own(candidate) or candidate, outs)
     return None
@@ -188,5 +187,7 @@ def _transformer_encoder_layer_fwd(
 # Operators that PyTorch has no decomposition for.
 _OWN: dict[str, Callable[..., Any]] = {
     "aten::_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd,
-    **COMPOSITES,
+    **composites.COMPOSITES,
+    **fake_quantization.COMPOSITES,
+    **module_operators.COMPOSITES,
 }

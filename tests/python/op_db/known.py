@@ -30,8 +30,6 @@ KNOWN = (
     Known(SPARSE, "sparse.sampled_addmm sparse.mm.reduce to_sparse"),
     Known("the engine stores no complex32", "chalf"),
     Known("the engine stores no complex32", "complex", COMPUTED, "float16"),
-    Known("not lowered yet", "_native_batch_norm_legit", ("out",)),
-    Known("not lowered yet for complex numbers", "logcumsumexp", COMPUTED, "complex"),
     Known(
         "statistics of half types are float32, as PyTorch's meta kernels and CUDA have it; on the CPU they are half",
         "native_layer_norm native_batch_norm _native_batch_norm_legit _batch_norm_with_update",
@@ -45,6 +43,7 @@ KNOWN = (
         ("forward",),
         "float(32|64) #[1478]",
     ),
+    Known("the same", "_native_batch_norm_legit", ("out",), "#[1478] "),
     Known(
         "of -8.5, terms of -32 and 32 cancel to 4e-5, ten units in their last place of float32; the CPU's roundings "
         "are off by a unit less",
@@ -72,6 +71,7 @@ KNOWN = (
         ("layouts",),
         "transposed|overlapping",
     ),
+    Known("the CPU's result is NaN throughout", "matrix_exp", COMPUTED, "^bfloat16"),
     Known("on the CPU an internal assertion checks dim", "narrow_copy", ("error",), "#1"),
     Known(
         "an empty out tensor becomes contiguous, as PyTorch's meta kernels have it; its CPU kernels keep the strides "
