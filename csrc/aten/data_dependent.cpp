@@ -300,6 +300,11 @@ ThreeTensors unique2(const at::Tensor& self, bool, bool inverse, bool counts) {
   return {u.values, u.inverse, u.counts};
 }
 
+std::tuple<at::Tensor, at::Tensor> unique(const at::Tensor& self, bool sorted, bool inverse) {
+  const auto [values, places, counts] = unique2(self, sorted, inverse, /*counts=*/false);
+  return {values, places};
+}
+
 ThreeTensors unique_consecutive(const at::Tensor& self, bool inverse, bool counts, std::optional<int64_t> dim) {
   if (self.numel() == 0 && !dim) return empty_unique(self);
   if (!dim) {
@@ -383,6 +388,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("index_put", &put);
   m.impl("index_put_", &put_);
   m.impl("_index_put_impl_", &index_put_impl_);
+  m.impl("_unique", &unique);
   m.impl("_unique2", &unique2);
   m.impl("unique_consecutive", &unique_consecutive);
   m.impl("unique_dim", &unique_dim);

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
@@ -31,6 +32,18 @@ bool repeats_elements(at::IntArrayRef sizes, at::IntArrayRef strides) {
 }  // namespace
 
 // ---- capturing ---------------------------------------------------------------------------------------
+
+// Backward passes run on threads of their own by default, which this capture would not see.
+GraphCapture::GraphCapture(c10::DeviceIndex device)
+    : device_(device),
+      backward_on_other_threads_(c10::AutogradState::get_tls_state().get_multithreading_enabled()),
+      capture_(device) {
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
+GraphCapture::~GraphCapture() {
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(backward_on_other_threads_);
+}
 
 at::Tensor GraphCapture::argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -105,6 +118,10 @@ std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results)
     call->graph_ = &capture_.finish(values, replaces);
     return std::shared_ptr<const CapturedCall>(std::move(call));
   });
+}
+
+std::string CapturedCall::text(const std::string& platform, bool locations) const {
+  return graph::captured_text(*graph_, graph::layout_policy(platform), locations);
 }
 
 // ---- calling -----------------------------------------------------------------------------------------

@@ -20,6 +20,11 @@ class CapturedCall {
   /// or RuntimeError if not. Arguments that the graph wrote to are written.
   std::vector<at::Tensor> operator()(at::TensorList arguments) const;
 
+  /// The program as StableHLO (graph::captured_text), for a platform named as PJRT does: "tpu", "cpu".
+  std::string text(const std::string& platform, bool locations) const;
+  /// Where each parameter of that program comes from: the number of an argument, or -1 for a tensor from outside.
+  const std::vector<int32_t>& parameters() const { return graph_->sources; }
+
  private:
   friend class GraphCapture;
 
@@ -53,7 +58,8 @@ class CapturedCall {
 /// A capture in progress on the calling thread. Reading a value, and whatever else needs one, raises RuntimeError.
 class GraphCapture {
  public:
-  explicit GraphCapture(c10::DeviceIndex device) : device_(device), capture_(device) {}
+  explicit GraphCapture(c10::DeviceIndex device);
+  ~GraphCapture();
 
   /// A tensor that stands for the next argument.
   at::Tensor argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype);
@@ -64,6 +70,7 @@ class GraphCapture {
 
  private:
   const c10::DeviceIndex device_;
+  const bool backward_on_other_threads_;  // setting of this thread, to be put back
   graph::Capture capture_;
   struct Argument {
     at::Tensor tensor;

@@ -28,16 +28,14 @@ Capture::~Capture() {
   active = outer_;
   const auto error = never_computed();
   for (const ValueRef& value : keep_) {
-    const auto wire = wires_.find(value.get());
-    const bool from_outside = wire->second.external && sources_[wire->second.index] < 0;
-    if (!from_outside && value->state() != State::kReady && value->state() != State::kUndefined) value->fail(error);
+    if (value->state() == State::kCaptured) value->fail(error);
   }
 }
 
 Capture* Capture::current() { return active; }
 
 ValueRef Capture::argument(TensorType type) {
-  ValueRef value(new DeviceValue(std::move(type), device_, State::kLaunched));
+  ValueRef value(new DeviceValue(std::move(type), device_, State::kCaptured));
   wires_[value.get()] = {true, static_cast<uint32_t>(recording_.parameters.size())};
   recording_.parameters.push_back(value);
   sources_.push_back(arguments_++);
@@ -59,7 +57,7 @@ void Capture::append(const Plan& plan, std::span<const Wire> wires, std::span<co
   for (uint32_t i = 0; i < 2 * draws; ++i) open_words_.push_back(first_open + i);
   for (DrawRandom& draw : std::exchange(next_draws_, {})) draws_.push_back(std::move(draw));
   for (const OutputTemplate& output : plan.outputs) {
-    ValueRef value(new DeviceValue(output.base, device_, State::kPending));
+    ValueRef value(new DeviceValue(output.base, device_, State::kCaptured));
     wires_[value.get()] = {false, static_cast<uint32_t>(recording_.outputs.size())};
     recording_.outputs.push_back(value);
     keep_.push_back(std::move(value));
@@ -112,7 +110,9 @@ void Capture::refuse_to_write(std::span<runtime::StorageSlot* const> targets) co
 
 void Capture::block(const char* reason) const {
   blocked_ = reason;
-  throw Error(Code::kInvalidArgument, std::string("this cannot be captured in a graph: ") + reason);
+  const std::string where = describe(capture_location());
+  throw Error(Code::kInvalidArgument, "this cannot be captured in a graph: " + std::string(reason) +
+                                          (where.empty() ? "" : " (at " + where + ")"));
 }
 
 bool Capture::made(const DeviceValue& value) const {
@@ -123,7 +123,7 @@ bool Capture::made(const DeviceValue& value) const {
 void Capture::refuse_to_read(const DeviceValue& value) const {
   const auto found = wires_.find(&value);
   if (found == wires_.end() || (found->second.external && sources_[found->second.index] < 0)) return;
-  block("the value of a tensor is needed, and exists only when the graph runs");
+  block("the value of a tensor is needed, which exists only when the graph runs");
 }
 
 const CapturedGraph& Capture::finish(std::span<const ValueRef> results, std::span<const int32_t> replaces) {

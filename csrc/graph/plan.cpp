@@ -90,6 +90,11 @@ LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& val
   return node;
 }
 
+LayoutPolicy layout_policy(const std::string& platform) {
+  const bool cpu = platform == "cpu";
+  return {.barrier_after_heavy = cpu, .barrier_after_float16 = cpu};
+}
+
 uint64_t next_plan_id() {
   static std::atomic<uint64_t> next{1};
   return next++;

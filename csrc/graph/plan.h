@@ -89,6 +89,9 @@ struct LayoutPolicy {
   bool barrier_after_float16 = false;
 };
 
+/// For a platform named as PJRT does: "cpu", "tpu", "cuda".
+LayoutPolicy layout_policy(const std::string& platform);
+
 /// The program inputs of one node, in a builder.
 struct NodeValues {
   std::span<const Value> inputs;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/hash.h"
+#include "graph/capture.h"
 #include "stablehlo/ops.h"
 
 namespace tpu::graph {
@@ -123,6 +124,7 @@ struct LoweredNodes {
 LoweredNodes lower_nodes(hlo::Builder& builder, const Recording& recording, std::span<const Value> parameters,
                          const std::function<std::vector<Value>(uint32_t)>& words_of, const LayoutPolicy& policy) {
   LoweredNodes all;
+  const bool locate = builder.locations_enabled();
   for (uint32_t n = 0; n < recording.nodes.size(); ++n) {
     const NodeRecord& node = recording.nodes[n];
     std::vector<Value> inputs;
@@ -131,6 +133,7 @@ LoweredNodes lower_nodes(hlo::Builder& builder, const Recording& recording, std:
       inputs.push_back(wire.external ? parameters[wire.index] : all.values[wire.index]);
     }
     const std::vector<Value> words = words_of(n);
+    if (locate) builder.set_location(node.plan->name, describe(node.location));
     LoweredNode lowered;
     try {
       lowered = lower(*node.plan, builder, {inputs, words}, policy);
@@ -180,6 +183,27 @@ LoweredNode lower_body(const CapturedBody& body, hlo::Builder& builder, const No
     result.checks.push_back(std::move(check));
   }
   return result;
+}
+
+std::string captured_text(const CapturedGraph& graph, const LayoutPolicy& policy, bool locations) {
+  hlo::Builder builder;
+  if (locations) builder.enable_locations();
+  const Plan& plan = graph.plan;
+  std::vector<Value> inputs, words;
+  for (const TensorType& type : plan.inputs) inputs.push_back(builder.parameter(type));
+  const auto count = static_cast<int64_t>(plan.slots.size());
+  const Value packed = count > 0 ? builder.parameter({DType::kS64, {count}}) : Value();
+  for (int64_t i = 0; i < count; ++i) words.push_back(hlo::reshape(hlo::slice(packed, {i}, {i + 1}, {1}), {}));
+  LoweredNode lowered = lower_body(*plan.body, builder, {inputs, words}, policy);
+  std::vector<Value> results = std::move(lowered.outputs);
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    const auto& input = plan.outputs[i].takes_over;
+    if (input && plan.inputs[*input] == results[i].type()) builder.set_aliased_output(*input, static_cast<int>(i));
+  }
+  std::vector<Value> flags;
+  for (const LoweredNode::Check& check : lowered.checks) flags.push_back(hlo::reshape(check.bad, {1}));
+  if (!flags.empty()) results.push_back(flags.size() == 1 ? flags[0] : hlo::concatenate(flags, 0));
+  return builder.finish(results);
 }
 
 std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,

@@ -293,9 +293,18 @@ Recorder& Recorder::of(int device) {
 }
 
 Recorder::Recorder(int device) : device_(device), context_(runtime::Context::get()), programs_(program_memory()) {
-  const bool cpu = context_.client().platform_name() == "cpu";
-  layout_policy_ = {.barrier_after_heavy = cpu, .barrier_after_float16 = cpu};
+  layout_policy_ = layout_policy(context_.client().platform_name());
 }
+
+namespace {
+
+// What a capture on one thread has made means nothing on another.
+void refuse_captured(const DeviceValue& value) {
+  if (value.state() != State::kCaptured) return;
+  throw Error(Code::kInvalidArgument, "a tensor of a graph that another thread captures is used on this thread");
+}
+
+}  // namespace
 
 void Recorder::append(const Plan& plan, std::span<const ValueRef> inputs, std::span<const uint64_t> words,
                       Location location, std::vector<ValueRef>& outputs) {
@@ -332,6 +341,7 @@ void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::spa
     capture->record(device_, plan, inputs, words, targets, location);
     return;
   }
+  for (const ValueRef& input : inputs) refuse_captured(*input);
   std::vector<ValueRef> outputs;
   outputs.reserve(plan.outputs.size());
   const bool debug = mode() == Mode::kDebug;
@@ -438,6 +448,7 @@ void Recorder::flush(const char* reason) {
 void Recorder::wait(const ValueRef& value) {
   waits_.fetch_add(1, std::memory_order_relaxed);
   if (const Capture* const capture = Capture::current()) capture->refuse_to_read(*value);
+  refuse_captured(*value);
   if (value->state() == State::kUndefined) {
     const Location here = capture_location();  // may need the GIL, so before the lock
     std::lock_guard lock(mutex_);

@@ -232,15 +232,6 @@ Values diagonal_backward(const OpCall& call) {
   return {hlo::select(d.mask, d.values, zeros(call))};
 }
 
-// diagonal_scatter(self, src, offset, dim1, dim2)
-Values diagonal_scatter(const OpCall& call) {
-  const Value x = call.tensor(0);
-  const int64_t first = wrap_axis(call.integer_or(3, 0), x.rank()), second = wrap_axis(call.integer_or(4, 1), x.rank());
-  const Diagonal d = embed_diagonal(call.operand(1, x.dtype()), x.dim(static_cast<size_t>(first)),
-                                    x.dim(static_cast<size_t>(second)), call.integer_or(2, 0), first, second);
-  return {hlo::select(d.mask, d.values, x)};
-}
-
 // ---- patches
 
 // Windows along one axis: [..., n, ...] -> [..., taps, positions, ...].
@@ -382,7 +373,6 @@ constexpr Row kRows[] = {
     {"triu", triu},
     {"diag_embed", diag_embed},
     {"diagonal_backward", diagonal_backward},
-    {"diagonal_scatter", diagonal_scatter},
     {"im2col", im2col},
     {"col2im", col2im},
     {"unfold_backward", unfold_backward},

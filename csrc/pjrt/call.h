@@ -104,6 +104,9 @@ std::map<std::string, std::string> to_map(const PJRT_NamedValue* values, size_t 
 /// A program in the form that the C API takes. `text` must outlive the result.
 PJRT_Program mlir_program(const std::string& text);
 
+/// The bytes of a compiled program, which Client::deserialize takes.
+std::string serialized(const PJRT_Api* api, PJRT_Executable* program);
+
 /// The C API's element type of `dtype`.
 uint32_t buffer_type(DType dtype);
 

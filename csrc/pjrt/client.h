@@ -24,6 +24,7 @@ struct PJRT_Api;
 struct PJRT_Buffer;
 struct PJRT_Client;
 struct PJRT_Device;
+struct PJRT_DeviceDescription;
 struct PJRT_Event;
 struct PJRT_LoadedExecutable;
 struct PJRT_TopologyDescription;
@@ -189,6 +190,31 @@ class Client {
   std::vector<Device> devices_;
 };
 
+/// What a compiler has made and no client has loaded: there are questions to ask of it.
+class CompiledProgram {
+ public:
+  CompiledProgram(const PJRT_Api* api, PJRT_Executable* program) : api_(api), program_(program) {}
+  ~CompiledProgram();
+  CompiledProgram(const CompiledProgram&) = delete;
+  CompiledProgram& operator=(const CompiledProgram&) = delete;
+  /// Bytes on one device. `peak` counts arguments as well, and is 0 from plugins that do not say.
+  struct Memory {
+    int64_t arguments = 0, outputs = 0, aliased = 0, temporaries = 0, code = 0, peak = 0;
+  };
+  Memory memory() const;
+  /// XLA's cost analysis by name: "flops", "bytes accessed", ...
+  std::map<std::string, double> cost() const;
+  struct Text {
+    std::string format, bytes;  // format "hlo_with_config": a serialised HloModuleProtoWithConfig
+  };
+  Text optimized() const;
+  std::string serialize() const;
+
+ private:
+  const PJRT_Api* api_;
+  PJRT_Executable* program_;
+};
+
 /// Ahead-of-time compilation for a topology named like "v5e:2x2" (no hardware, no client).
 class Topology {
  public:
@@ -199,10 +225,18 @@ class Topology {
   Topology& operator=(const Topology&) = delete;
   const std::string& platform_name() const { return platform_name_; }  // as Client's
   /// Throws Error{kPlugin} with the compiler's text if the program is refused.
-  void compile_check(const std::string& stablehlo_text, const CompileOptions& options) const;
+  std::unique_ptr<CompiledProgram> compile(const std::string& stablehlo_text, const CompileOptions& options) const;
+  /// One of them: they are all alike.
+  struct Device {
+    std::string kind;                               // "TPU v5 lite"
+    std::map<std::string, std::string> attributes;  // "device_memory_bytes_limit" -> "16909336064", ...
+  };
+  Device device() const;
+  size_t device_count() const;
 
  private:
   Topology() = default;
+  std::span<PJRT_DeviceDescription* const> descriptions() const;
   std::shared_ptr<const Plugin> plugin_;
   PJRT_TopologyDescription* topology_ = nullptr;
   std::string platform_name_;

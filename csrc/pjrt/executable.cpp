@@ -45,6 +45,18 @@ size_t count_outputs(const PJRT_Api* api, PJRT_LoadedExecutable* executable) {
 
 }  // namespace
 
+std::string serialized(const PJRT_Api* api, PJRT_Executable* program) {
+  auto args = make_args<PJRT_Executable_Serialize_Args>();
+  args.executable = program;
+  call<&PJRT_Api::PJRT_Executable_Serialize>(api, args);
+  // The bytes live until the deleter runs, so it must run even when the copy throws.
+  const auto release = [&args](PJRT_SerializedExecutable* bytes) {
+    if (args.serialized_executable_deleter != nullptr) args.serialized_executable_deleter(bytes);
+  };
+  const std::unique_ptr<PJRT_SerializedExecutable, decltype(release)> owner(args.serialized_executable, release);
+  return std::string(args.serialized_bytes, args.serialized_bytes_size);
+}
+
 Executable::Executable(const PJRT_Api* api, PJRT_LoadedExecutable* executable) : api_(api), executable_(executable) {
   try {
     output_count_ = count_outputs(api, executable);
@@ -87,18 +99,7 @@ ExecuteResult Executable::execute(std::span<PJRT_Buffer* const> inputs, std::spa
   return result;
 }
 
-std::string Executable::serialize() const {
-  const Program program(api_, executable_);
-  auto args = make_args<PJRT_Executable_Serialize_Args>();
-  args.executable = program.raw();
-  call<&PJRT_Api::PJRT_Executable_Serialize>(api_, args);
-  // The bytes live until the deleter runs, so it must run even when the copy throws.
-  const auto release = [&args](PJRT_SerializedExecutable* bytes) {
-    if (args.serialized_executable_deleter != nullptr) args.serialized_executable_deleter(bytes);
-  };
-  const std::unique_ptr<PJRT_SerializedExecutable, decltype(release)> owner(args.serialized_executable, release);
-  return std::string(args.serialized_bytes, args.serialized_bytes_size);
-}
+std::string Executable::serialize() const { return serialized(api_, Program(api_, executable_).raw()); }
 
 size_t Executable::generated_code_bytes() const {
   const Program program(api_, executable_);

@@ -60,7 +60,9 @@ void bind_capture(py::module_& m) {
       .def(
           "__call__",
           [](const compile::CapturedCall& call, const std::vector<at::Tensor>& arguments) { return call(arguments); },
-          py::arg("arguments"), NoGil());
+          py::arg("arguments"), NoGil())
+      .def("text", &compile::CapturedCall::text, py::arg("platform"), py::arg("locations") = false, NoGil())
+      .def_property_readonly("parameters", &compile::CapturedCall::parameters);
 }
 
 }  // namespace tpu::python

@@ -268,11 +268,30 @@ void bind_topologies(py::module_& m) {
            NoGil())
       .def_property_readonly("platform", &pjrt::Topology::platform_name)
       .def(
-          "compile_check",
+          "compile",
           [](const pjrt::Topology& topology, const std::string& text) {
-            topology.compile_check(text, runtime::compile_options(topology.platform_name()));
+            return topology.compile(text, runtime::compile_options(topology.platform_name()));
           },
-          NoGil());
+          NoGil())
+      .def_property_readonly("device_kind", [](const pjrt::Topology& topology) { return topology.device().kind; })
+      .def_property_readonly("device_attributes",
+                             [](const pjrt::Topology& topology) { return topology.device().attributes; })
+      .def_property_readonly("device_count", &pjrt::Topology::device_count);
+  py::class_<pjrt::CompiledProgram>(m, "CompiledProgram")
+      .def("memory",
+           [](const pjrt::CompiledProgram& program) {
+             const pjrt::CompiledProgram::Memory memory = program.memory();
+             return std::map<std::string, int64_t>{{"arguments", memory.arguments}, {"outputs", memory.outputs},
+                                                   {"aliased", memory.aliased},     {"temporaries", memory.temporaries},
+                                                   {"code", memory.code},           {"peak", memory.peak}};
+           })
+      .def("cost", &pjrt::CompiledProgram::cost)
+      .def("optimized",
+           [](const pjrt::CompiledProgram& program) {
+             const pjrt::CompiledProgram::Text text = program.optimized();
+             return std::pair(text.format, py::bytes(text.bytes));
+           })
+      .def("serialize", [](const pjrt::CompiledProgram& program) { return py::bytes(program.serialize()); });
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ void Value::fail(std::shared_ptr<const Error> error) {
 void Value::wait() const {
   state_.wait_while(static_cast<uint32_t>(State::kLaunched));
   const State now = state();
-  ensure(now != State::kPending, "waiting for a value that was not flushed");
+  ensure(now != State::kPending && now != State::kCaptured, "waiting for a value that was not flushed");
   if (now == State::kFailed) throw *error_;
 }
 

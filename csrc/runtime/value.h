@@ -22,7 +22,8 @@ namespace tpu::runtime {
 
 class Value final : public RefCounted, public Pooled<Value> {
  public:
-  enum class State : uint32_t { kUndefined, kPending, kLaunched, kReady, kFailed };
+  /// kCaptured: stands for what a captured graph is given or makes, and never holds anything itself.
+  enum class State : uint32_t { kUndefined, kPending, kLaunched, kReady, kFailed, kCaptured };
 
   Value(TensorType type, int device, State state)
       : type_(std::move(type)), device_(device), state_(static_cast<uint32_t>(state)) {}

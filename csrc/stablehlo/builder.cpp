@@ -33,6 +33,15 @@ std::string dense_literal(std::span<const T> values, const TensorType& type) {
   return text;
 }
 
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result + '"';
+}
+
 template <typename T>
 std::string splat_literal(T value, const TensorType& type) {
   std::string text;
@@ -82,6 +91,15 @@ void Builder::set_dot_precision(int precision) {
   dot_precision_ = precision;
 }
 
+void Builder::set_location(const std::string& name, const std::string& line) {
+  std::string text = "loc(" + quoted(name);
+  if (const size_t colon = line.rfind(':'); colon != std::string::npos) {
+    text += '(' + quoted(line.substr(0, colon)) + line.substr(colon) + ":0)";
+  }
+  const size_t number = locations_.emplace(text + ')', locations_.size()).first->second;
+  location_ = " loc(#l" + std::to_string(number) + ')';
+}
+
 Value Builder::constant_text(std::string literal, const TensorType& type) {
   std::string text = "stablehlo.constant dense<";
   text += literal;
@@ -119,7 +137,7 @@ std::vector<Value> Builder::emit(std::string text, std::span<const TensorType> r
     append_ref(names, values.back());
   }
   if (!names.empty()) names += " = ";
-  line(names + text);
+  line(names + text + location_);
   return values;
 }
 
@@ -129,6 +147,7 @@ Value Builder::emit_one(std::string text, const TensorType& result) {
   append_ref(body_, value);
   body_ += " = ";
   body_ += text;
+  body_ += location_;
   body_ += '\n';
   return value;
 }
@@ -190,6 +209,7 @@ std::string Builder::finish(std::span<const Value> results) {
   if (!results.empty()) text += " : ";
   append_types(text, results);
   text += "\n  }\n}\n";
+  for (const auto& [location, number] : locations_) text += "#l" + std::to_string(number) + " = " + location + "\n";
   body_.clear();
   return text;
 }

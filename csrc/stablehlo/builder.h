@@ -81,6 +81,13 @@ class Builder {
   void set_dot_precision(int precision);
   int dot_precision() const { return dot_precision_; }
 
+  /// Operations carry locations: what they are part of, and the line of the user's program, which compilers hand on to
+  /// what they make of them. Not by default: a compile cache must not tell programs apart by them.
+  void enable_locations() { locations_enabled_ = true; }
+  bool locations_enabled() const { return locations_enabled_; }
+  /// The location of operations from now on. `line` is "file.py:12", or empty.
+  void set_location(const std::string& name, const std::string& line);
+
   /// What `transposed` is the transpose of, with its axes: lowerings that have a choice can read the original.
   struct Transpose {
     Value operand;
@@ -108,6 +115,9 @@ class Builder {
   std::string body_;  // text of the innermost open block
   int depth_ = 0;     // number of open regions
   int dot_precision_ = 2;
+  bool locations_enabled_ = false;
+  std::string location_;                                // what follows an operation, if anything
+  std::unordered_map<std::string, size_t> locations_;   // by text, with the number of its alias
   std::unordered_map<uint32_t, Transpose> transposes_;  // by id of the result
   std::unordered_map<std::string, Value> constants_;    // of the innermost open block
 };

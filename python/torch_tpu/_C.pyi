@@ -145,9 +145,30 @@ class Topology:
     @property
     def platform(self) -> str:
         """The plugin's name of its platform: "tpu"."""
-    def compile_check(self, text: str) -> None:
-        """Compiles a StableHLO module with the options the engine uses on that platform and drops the result.
+    @property
+    def device_kind(self) -> str:
+        """The plugin's name of one device: "TPU v5 lite"."""
+    @property
+    def device_attributes(self) -> dict[str, str]:
+        """What the plugin says of one device; "device_memory_bytes_limit" of TPUs."""
+    @property
+    def device_count(self) -> int: ...
+    def compile(self, text: str) -> CompiledProgram:
+        """Compiles a StableHLO module with the options the engine uses on that platform.
         RuntimeError, or NotImplementedError, with the compiler's text if the program is refused."""
+
+@final
+class CompiledProgram:
+    """An executable that no client has loaded."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes on one device: arguments, outputs, aliased (counted in both), temporaries, code; peak, 0 if unknown."""
+    def cost(self) -> dict[str, float]:
+        """XLA's cost analysis: flops, bytes accessed, ..."""
+    def optimized(self) -> tuple[str, bytes]:
+        """The program after optimisation and its format: "hlo_with_config", an HloModuleProtoWithConfig."""
+    def serialize(self) -> bytes:
+        """What a client on such a device loads."""
 
 # -- facts of the build ------------------------------------------------------------------------------------------------
 
@@ -164,6 +185,13 @@ class CapturedCall:
 
     def __call__(self, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
         """Launches it. Tensors must be as those that it was captured with: TypeError or RuntimeError otherwise."""
+    def text(self, platform: str, locations: bool = False) -> str:
+        """The program as StableHLO for a platform named as PJRT does, "tpu" or "cpu": a parameter for each of
+        `parameters`, then seeds and offsets of random operators (int64) if there are any; results, arguments that the
+        graph wrote to, then flags of checks (bool) if there are any. `locations`: operations carry the user's lines."""
+    @property
+    def parameters(self) -> list[int]:
+        """Numbers of arguments, or -1 for a tensor from outside."""
 
 class GraphCapture:
     """While open, operators of this thread are set aside instead of launched."""

@@ -75,7 +75,7 @@ def _one_child(paths: list[pathlib.Path], topology: str, provider: str, program_
         list_of_paths.write("\n".join(map(str, paths)))
         list_of_paths.seek(0)
         with subprocess.Popen(
-            command, stdin=list_of_paths, stdout=subprocess.PIPE, stderr=messages, text=True, env=_child_environment()
+            command, stdin=list_of_paths, stdout=subprocess.PIPE, stderr=messages, text=True, env=child_environment()
         ) as child:
             assert child.stdout is not None
             try:
@@ -103,7 +103,8 @@ def _one_child(paths: list[pathlib.Path], topology: str, provider: str, program_
             yield Outcome(paths[done], why, seconds)
 
 
-def _child_environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
+    """The environment of a process that compiles for other devices than the engine's own."""
     # A process in which the device is turned off may compile all the same, and a list of flags for the engine's own
     # plugin is none for this one: XLA ends the process over a flag that it does not know.
     return {name: value for name, value in os.environ.items() if name not in ("TORCH_DEVICE", "XLA_FLAGS")}
@@ -123,7 +124,7 @@ def _child(provider: str, topology: str, program_seconds: float) -> None:
         start = time.monotonic()
         error = None
         try:
-            target.compile_check(text)
+            target.compile(text)
         except (RuntimeError, NotImplementedError) as refusal:
             error = str(refusal)
         print(json.dumps({"error": error, "seconds": time.monotonic() - start}), flush=True)

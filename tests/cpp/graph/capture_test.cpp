@@ -135,7 +135,7 @@ TEST(CaptureEndTest, WhatIsLeftFails) {
     EXPECT_EQ(Capture::current(), &capture);
     capture.record(0, plan, inputs, {}, targets, {});
     inside = made.load();
-    EXPECT_EQ(inside->state(), DeviceValue::State::kPending);
+    EXPECT_EQ(inside->state(), DeviceValue::State::kCaptured);
   }
   EXPECT_EQ(Capture::current(), nullptr);
   ASSERT_EQ(inside->state(), DeviceValue::State::kFailed);

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from entries import ARGUMENTS_ON_CPU, DEVICE, place
+from layouts import storages
+from torch.autograd import forward_ad
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -131,8 +133,8 @@ def is_as_accurate(got: Any, want: Any, truth: Any) -> bool:
     return True
 
 
-def forward(op: OpInfo, sample: SampleInput, *, function: Call | None = None, strides: bool = False) -> None:
-    """Results, and the arguments afterwards."""
+def forward(op: OpInfo, sample: SampleInput, *, function: Call | None = None, whole_storages: bool = False) -> None:
+    """Results with their strides, and the arguments afterwards, or all that their storages hold."""
     function = function or op.get_op()
     with torch.no_grad():
         x, args, kwargs = place(op, sample, "cpu")
@@ -141,14 +143,15 @@ def forward(op: OpInfo, sample: SampleInput, *, function: Call | None = None, st
         except Exception as error:
             raise Refused(str(error)) from error
         stays = op.name in ARGUMENTS_ON_CPU
-        want_arguments = tensors(x if stays else (x, args, kwargs))
+        arguments_of = storages if whole_storages else tensors
+        want_arguments = arguments_of(x if stays else (x, args, kwargs))
         values = not is_random(op, function, sample)
         x, args, kwargs = place(op, sample, DEVICE)
         # Without a tensor and a device among the arguments, the default device says where the result goes.
         with contextlib.nullcontext() if want_arguments else torch.device(DEVICE):
             got = function(x, *args, **kwargs)
-        everything = [got, *tensors(x if stays else (x, args, kwargs))], [want, *want_arguments]
-        assert_same(*everything, values=False, strides=strides)
+        everything = [got, *arguments_of(x if stays else (x, args, kwargs))], [want, *want_arguments]
+        assert_same(*everything, values=False, strides=True)
         if not values:
             return
         if op.name in INDICES_OF_ANY_EQUAL and tensors(want)[0].dtype not in (torch.float32, torch.float64):
@@ -162,7 +165,7 @@ def forward(op: OpInfo, sample: SampleInput, *, function: Call | None = None, st
         except AssertionError:
             x, args, kwargs = place(op, _in_double(sample), "cpu")
             truth = function(x, *args, **kwargs)
-            arguments = tensors(x if stays else (x, args, kwargs))
+            arguments = arguments_of(x if stays else (x, args, kwargs))
             exact = [sample.output_process_fn_grad(truth)] if up_to_a_phase else [truth, *arguments]
             if not is_as_accurate(*everything, exact):
                 raise
@@ -220,45 +223,88 @@ def _strided(like: torch.Tensor) -> torch.Tensor:
     return torch.ones((*like.shape, 2), dtype=like.dtype)[..., 0]
 
 
-def gradient(op: OpInfo, sample: SampleInput) -> None:
-    """Gradients of all differentiable arguments, for fixed weights of the differentiable results."""
+Derivatives = Callable[[OpInfo, SampleInput, str, "Weights"], list[torch.Tensor | None]]
+
+
+class Weights:
+    """Numbers that sums of results are weighted with: the same at every call, whatever the device and the dtype."""
+
+    def __init__(self) -> None:
+        self._generator = torch.Generator().manual_seed(5)
+
+    def like(self, x: torch.Tensor) -> torch.Tensor:
+        # Drawn in few digits, so that they are the same number in every dtype.
+        drawn = torch.randint(-8, 9, (*x.shape, 2), generator=self._generator).double() / 8
+        weight = torch.view_as_complex(drawn) if x.is_complex() else drawn[..., 0]
+        return weight.to(x.dtype).to(x.device)
+
+
+def derivatives(op: OpInfo, sample: SampleInput, function: Derivatives) -> None:
+    """What `function` makes of the sample on both devices."""
     with torch.enable_grad():
         try:
-            want, weights = _gradients(op, sample, "cpu", None)
+            want = function(op, sample, "cpu", Weights())
         except Exception as error:
             raise Refused(str(error)) from error
-        if not want:
-            raise Refused("no result of this sample is differentiable")
         torch.manual_seed(4)
-        again, _ = _gradients(op, sample, "cpu", weights)
+        again = function(op, sample, "cpu", Weights())
         values = all(a is b or _equal(a, b) for a, b in zip(want, again, strict=True))
-        got, _ = _gradients(op, sample, DEVICE, weights)
-    assert [g is None for g in got] == [w is None for w in want], "a gradient is missing or surplus"
+        got = function(op, sample, DEVICE, Weights())
+    assert [g is None for g in got] == [w is None for w in want], "a derivative is missing or surplus"
     assert_same(got, want, values=False)
     if not values:
         return
     try:
         assert_same(got, want)
     except AssertionError:
-        truth, _ = _gradients(op, _in_double(sample), "cpu", [_wide(w) for w in weights])
-        if not is_as_accurate(got, want, truth):
+        if not is_as_accurate(got, want, function(op, _in_double(sample), "cpu", Weights())):
             raise
 
 
+def gradients(op: OpInfo, sample: SampleInput, device: str, weights: Weights) -> list[torch.Tensor | None]:
+    """Gradients of all differentiable arguments, of the weighted sum of the differentiable results."""
+    return _gradients(op, sample, device, weights)[1]
+
+
+def double_gradients(op: OpInfo, sample: SampleInput, device: str, weights: Weights) -> list[torch.Tensor | None]:
+    """Gradients of the weighted sum of the gradients."""
+    inputs, first = _gradients(op, sample, device, weights, create_graph=True)
+    outputs = [g for g in first if g is not None and g.requires_grad]
+    if not outputs:
+        raise Refused("no gradient of this sample is differentiable")
+    return list(torch.autograd.grad(outputs, inputs, [weights.like(v) for v in outputs], allow_unused=True))
+
+
 def _gradients(
-    op: OpInfo, sample: SampleInput, device: str, weights: list[torch.Tensor] | None
-) -> tuple[list[torch.Tensor | None], list[torch.Tensor]]:
+    op: OpInfo, sample: SampleInput, device: str, weights: Weights, *, create_graph: bool = False
+) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
     x, args, kwargs = place(op, sample, device)
-    leaves = [v for v in tensors((x, args, kwargs)) if v.requires_grad]
+    inputs = [v for v in tensors((x, args, kwargs)) if v.requires_grad]
     result = sample.output_process_fn_grad(op.get_op()(x, *args, **kwargs))
     outputs = [v for v in tensors(result) if v.requires_grad]
-    if weights is None:
-        torch.manual_seed(5)
-        weights = [torch.randn(v.shape, dtype=v.dtype) for v in outputs]
-    if not outputs or not leaves:
-        return [], weights
-    cotangents = [w.to(device) for w in weights]
-    return list(torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)), weights
+    if not outputs or not inputs:
+        raise Refused("no result of this sample is differentiable")
+    cotangents = [weights.like(v).requires_grad_(create_graph) for v in outputs]
+    first = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, create_graph=create_graph)
+    return inputs + cotangents * create_graph, list(first)
+
+
+def tangents(op: OpInfo, sample: SampleInput, device: str, weights: Weights) -> list[torch.Tensor | None]:
+    """Forward mode: the derivative of each result along one direction of all differentiable arguments."""
+    x, args, kwargs = place(op, sample, device)
+    with forward_ad.dual_level():
+
+        def dual(v: Any) -> Any:
+            if not isinstance(v, torch.Tensor) or not v.requires_grad:
+                return v
+            return forward_ad.make_dual(v.detach(), weights.like(v))
+
+        x, args, kwargs = tree_map(dual, (x, args, kwargs))
+        result = sample.output_process_fn_grad(op.get_op()(x, *args, **kwargs))
+        found = [forward_ad.unpack_dual(v).tangent for v in tensors(result)]
+    if all(v is None for v in found):
+        raise Refused("no result of this sample has a tangent")
+    return found
 
 
 def error(op: OpInfo, case: ErrorInput) -> None:

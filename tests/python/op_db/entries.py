@@ -54,13 +54,37 @@ def gradient_dtypes(op: OpInfo) -> list[torch.dtype]:
     return [dtype for dtype in DTYPES if dtype in supported and (dtype.is_floating_point or dtype.is_complex)]
 
 
-def samples(op: OpInfo, dtype: torch.dtype, *, gradient: bool = False, first: bool = True) -> Iterator[SampleInput]:
-    """The first sample or all, always with the same numbers."""
+@dataclasses.dataclass(frozen=True)
+class Extent:
+    """How much of an entry is run: of each dtype this many samples, spread over all of them."""
+
+    every_dtype: bool
+    samples: int | None
+
+    def dtypes(self, supported: list[torch.dtype]) -> list[torch.dtype]:
+        return supported if self.every_dtype else supported[:1]
+
+
+QUICK = Extent(every_dtype=False, samples=1)
+FULL = Extent(every_dtype=True, samples=None)
+
+
+def samples(
+    op: OpInfo, dtype: torch.dtype, extent: Extent, *, gradient: bool = False
+) -> Iterator[tuple[int, SampleInput]]:
+    """Samples with their places among all, always with the same numbers."""
     torch.manual_seed(0)
     random.seed(0)  # of the numbers beside the lists of foreach operators
     foreach = isinstance(op, ForeachFuncInfo)
-    made = _foreach_samples(op, dtype, gradient) if foreach else op.sample_inputs("cpu", dtype, requires_grad=gradient)
-    return itertools.islice(made, 1) if first else iter(made)
+    every = _foreach_samples(op, dtype, gradient) if foreach else op.sample_inputs("cpu", dtype, requires_grad=gradient)
+    made = enumerate(every)
+    if extent.samples is None:
+        return made
+    if extent.samples == 1:
+        return itertools.islice(made, 1)
+    everything = list(made)
+    step = max(1, len(everything) / extent.samples)
+    return iter([everything[int(i * step)] for i in range(min(extent.samples, len(everything)))])
 
 
 def _foreach_samples(op: ForeachFuncInfo, dtype: torch.dtype, gradient: bool) -> Iterator[SampleInput]:

@@ -9,7 +9,7 @@ import re
 import pytest
 from cases import Outcome
 
-COMPUTED = ("forward", "gradient", "inplace", "out", "noncontiguous")
+COMPUTED = ("forward", "gradient", "double_gradient", "forward_mode", "inplace", "out", "noncontiguous", "layouts")
 ALL = (*COMPUTED, "error")
 
 
@@ -63,7 +63,20 @@ KNOWN = (
     ),
 )
 
-MODULES: tuple[Known, ...] = ()
+MODULES = (
+    Known(
+        "of one sample without a batch, PyTorch's meta kernel makes a result of one element, its CPU kernel a number",
+        "nn.MultiLabelMarginLoss",
+        ("forward", "gradient", "factory"),
+        "#6$",
+    ),
+    Known(
+        "a unit in the last place of float16 further from the result in double than the CPU; not explained yet",
+        "nn.LinearCrossEntropyLoss",
+        ("forward",),
+        "float16 train #(163|546)$",
+    ),
+)
 
 OPTIMIZERS = (
     Known(SPARSE, "SparseAdam", ("steps", "saved_state", "groups", "schedules")),

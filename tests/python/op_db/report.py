@@ -1,6 +1,6 @@
 """What the device does with each entry of the operator database, as JSON lines.
 
-    python tests/python/op_db/report.py --check forward gradient error [--full] [--only NAME ...] > report.jsonl
+    python tests/python/op_db/report.py --check forward gradient error [--full | --samples N] [--only NAME ...] > FILE
 
 One line an entry and check: {"entry", "check", "result", "passed", "failed", "cause", "seconds"}, where result is
 passed, failed (other numbers, other errors, or a missing operator), refused (nothing to compare: not differentiable, no
@@ -27,10 +27,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-CHECKS = ("forward", "gradient", "error", "inplace", "out", "noncontiguous")
+CHECKS = (
+    "forward", "gradient", "double_gradient", "forward_mode", "error", "inplace", "out", "noncontiguous", "layouts",
+)  # fmt: skip
 
 
-def work(check: str, deadline: int, full: bool) -> None:
+def work(check: str, deadline: int, samples: int | None) -> None:
     """The child: reads names of entries, answers each with one line."""
     sys.path[:0] = [str(HERE), str(HERE.parent)]
     os.environ.setdefault("TORCH_TPU_HOST_FALLBACK", "error")
@@ -38,6 +40,9 @@ def work(check: str, deadline: int, full: bool) -> None:
     answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
     faulthandler.enable()
     import cases
+    from entries import FULL, QUICK, Extent
+
+    extent = QUICK if samples is None else Extent(every_dtype=True, samples=samples) if samples else FULL
 
     def give_up(*_: object) -> None:
         raise cases.DeadlinePassed
@@ -49,7 +54,7 @@ def work(check: str, deadline: int, full: bool) -> None:
         signal.alarm(deadline)
         found, unfinished = cases.Outcome(), dict[str, str]()
         try:
-            cases.run_entry(name, check, full=full, outcome=found)
+            cases.run_entry(name, check, extent=extent, outcome=found)
         except cases.DeadlinePassed:
             unfinished = {"result": "unfinished"}
         signal.alarm(0)
@@ -67,11 +72,11 @@ def summary(outcome: Any) -> dict[str, Any]:
 class Child:
     """A worker, and the entry that it works on."""
 
-    def __init__(self, check: str, deadline: int, full: bool) -> None:
+    def __init__(self, check: str, deadline: int, samples: int | None) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the child
         arguments = [sys.executable, __file__, "--work", check, "--deadline", str(deadline)]
         self.process = subprocess.Popen(
-            arguments + ["--full"] * full,
+            arguments + ([] if samples is None else ["--samples", str(samples)]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -104,7 +109,9 @@ class Child:
         return self.process.wait()
 
 
-def run(names: Iterable[str], check: str, deadline: int, full: bool, chunk: int = 100) -> Iterator[dict[str, Any]]:
+def run(
+    names: Iterable[str], check: str, deadline: int, samples: int | None, chunk: int = 100
+) -> Iterator[dict[str, Any]]:
     """Outcomes of one check. A child serves `chunk` entries, so that no state of hundreds of them piles up."""
     child: Child | None = None
     served = 0
@@ -112,7 +119,7 @@ def run(names: Iterable[str], check: str, deadline: int, full: bool, chunk: int 
         if child is None or served >= chunk:
             if child is not None:
                 child.close()
-            child, served = Child(check, deadline, full), 0
+            child, served = Child(check, deadline, samples), 0
         served += 1
         outcome = child.ask(name)
         if outcome is None:
@@ -129,19 +136,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", nargs="+", choices=CHECKS, default=list(CHECKS[:3]))
     parser.add_argument("--only", nargs="*", help="names of entries; all by default")
-    parser.add_argument("--full", action="store_true", help="all samples and dtypes, not the first")
+    parser.add_argument("--samples", type=int, help="of every dtype so many samples, not the first of the first only")
+    parser.add_argument("--full", dest="samples", action="store_const", const=0, help="all samples of every dtype")
+    parser.add_argument("--shard", default="0/1", help="I/N: every N-th entry, from the I-th")
     parser.add_argument("--deadline", type=int, default=60, help="seconds for one entry")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        work(options.work, options.deadline, options.full)
+        work(options.work, options.deadline, options.samples)
         return
     sys.path.insert(0, str(HERE))
     from entries import ENTRIES
 
     counts: dict[tuple[str, str], int] = {}
+    first, step = map(int, options.shard.split("/"))
+    names = options.only or list(ENTRIES)[first::step]
     for check in options.check:
-        for outcome in run(options.only or ENTRIES, check, options.deadline, options.full):
+        for outcome in run(names, check, options.deadline, options.samples):
             print(json.dumps(outcome), flush=True)
             key = (check, outcome["result"])
             counts[key] = counts.get(key, 0) + 1

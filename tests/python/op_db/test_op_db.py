@@ -8,9 +8,9 @@ import os
 import known
 import pytest
 from cases import CHECKS, run_entry
-from entries import ENTRIES
+from entries import ENTRIES, FULL, QUICK
 
-FULL = os.environ.get("TORCH_TPU_TEST_FULL") == "1"
+EXTENT = FULL if os.environ.get("TORCH_TPU_TEST_FULL") == "1" else QUICK
 
 # The quick run takes every entry here and a sixth of them for the other checks, which differ from the function by code
 # that all operators share.
@@ -24,7 +24,7 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("entry", "check"), PARAMETERS)
 def test_entry(entry: str, check: str) -> None:
-    known.assert_expected(run_entry(entry, check, full=FULL), entry, check)
+    known.assert_expected(run_entry(entry, check, extent=EXTENT), entry, check)
 
 
 def test_table_of_known_failures_names_entries() -> None:
