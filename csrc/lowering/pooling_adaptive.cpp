@@ -200,7 +200,10 @@ std::vector<Value> fractional_max_pool(const OpCall& call) {
   if (type.numel() == 0) return {builder.constant(0.0, type), builder.constant(int64_t{0}, index_type)};
   const size_t leading = x.rank() - spatial;
   const int64_t planes = product(Dims(x.dims().begin(), x.dims().begin() + static_cast<ptrdiff_t>(leading)));
-  const Value samples = reshape(call.tensor(3), {planes, static_cast<int64_t>(spatial)});
+  // An image without a batch may come with numbers for many; the first ones count.
+  const auto draws = static_cast<int64_t>(spatial);
+  const Value drawn = reshape(call.tensor(3), {call.tensor(3).type().numel() / draws, draws});
+  const Value samples = slice(drawn, {0, 0}, {planes, draws}, {1, 1});
   Dims sizes(x.dims().begin() + static_cast<ptrdiff_t>(leading), x.dims().end());
   Located best{x, plane_index(builder, x.dims(), spatial)};
   for (size_t i = spatial; i-- > 0;) {

@@ -10,6 +10,7 @@ import torch
 from entries import ENTRIES, QUICK, Extent, dtypes, error_samples, gradient_dtypes, samples
 from layouts import LAYOUTS, view_of_base, with_layout
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_map
 
 # A label for messages and for known.py, and the comparison itself.
 Case = tuple[str, Callable[[], None]]
@@ -76,9 +77,9 @@ def inplace(op: OpInfo, extent: Extent) -> Iterator[Case]:
     if function is None:
         return
     for label, sample in _each(op, extent):
-        if sample.broadcasts_input or sample.input.layout != torch.strided:
+        if sample.broadcasts_input or any(x.layout != torch.strided for x in compare.tensors(sample.input)):
             continue
-        view = SampleInput(view_of_base(sample.input), args=sample.args, kwargs=sample.kwargs)
+        view = SampleInput(tree_map(view_of_base, sample.input), args=sample.args, kwargs=sample.kwargs)
         for name, given in (("", sample), (" view", view)):
             yield (
                 label + name,

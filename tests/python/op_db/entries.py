@@ -76,9 +76,8 @@ def samples(
     torch.manual_seed(0)
     random.seed(0)  # of the numbers beside the lists of foreach operators
     foreach = isinstance(op, ForeachFuncInfo)
-    made = enumerate(
-        _foreach_samples(op, dtype, gradient) if foreach else op.sample_inputs("cpu", dtype, requires_grad=gradient)
-    )
+    every = _foreach_samples(op, dtype, gradient) if foreach else op.sample_inputs("cpu", dtype, requires_grad=gradient)
+    made = enumerate(every)
     if extent.samples is None:
         return made
     if extent.samples == 1:
