@@ -34,13 +34,11 @@ void check_number(const OpCall& call, size_t i, Compare direction, double bound,
 }
 
 void check_not_negative(const OpCall& call, size_t i, const char* message) {
-  check_number(
-      call, i, Compare::kLt, 0, [](double v) { return v < 0; }, message);
+  check_number(call, i, Compare::kLt, 0, [](double v) { return v < 0; }, message);
 }
 
 void check_positive(const OpCall& call, size_t i, const char* message) {
-  check_number(
-      call, i, Compare::kLe, 0, [](double v) { return v <= 0; }, message);
+  check_number(call, i, Compare::kLe, 0, [](double v) { return v <= 0; }, message);
 }
 
 /// Argument `i` (number or tensor) at the sizes of the result.

@@ -99,7 +99,9 @@ def test_linspace(bounds: tuple[float, float, int], dtype: torch.dtype) -> None:
     start, end, steps = bounds
     if dtype == torch.uint8:
         start, end = abs(start), abs(end)
-    want = torch.linspace(start, end, steps, dtype=dtype)
+    # The CPU rounds the step to the half type; next to zero its results are off by three units in the last place.
+    half = dtype in (torch.bfloat16, torch.float16)
+    want = torch.linspace(start, end, steps, dtype=torch.float64 if half else dtype).to(dtype)
     assert_matches(torch.linspace(start, end, steps, dtype=dtype, device=DEVICE), want)
 
 
