@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import json
 import os
 import pathlib
@@ -84,7 +85,7 @@ class Refusals:
 def _database_calls(dtype: Any, count: int) -> Iterator[tuple[str, Callable[[], object]]]:
     import torch
     from compare import tensors
-    from entries import DEVICE, ENTRIES, dtypes, gradient_dtypes, place, samples
+    from entries import DEVICE, ENTRIES, FULL, dtypes, gradient_dtypes, place, samples
 
     def forward(op: Any, sample: Any) -> None:
         with torch.no_grad():
@@ -105,9 +106,7 @@ def _database_calls(dtype: Any, count: int) -> Iterator[tuple[str, Callable[[], 
         for gradient, call in ((False, forward), (True, backward)):
             if dtype not in (gradient_dtypes(op) if gradient else dtypes(op)):
                 continue
-            for i, sample in enumerate(samples(op, dtype, gradient=gradient, first=False)):
-                if i == count:
-                    break
+            for i, sample in itertools.islice(samples(op, dtype, FULL, gradient=gradient), count):
                 yield f"{name} {call.__name__} #{i}", lambda call=call, op=op, sample=sample: call(op, sample)
 
 

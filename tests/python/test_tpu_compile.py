@@ -67,6 +67,7 @@ def test_every_lowering_has_a_call() -> None:
 # Calls that `make test` leaves out, with the reason.
 SLOW = {
     "elementwise_gamma": "half a minute: loops in float64, which a TPU emulates",
+    "elementwise_implicit": "a minute, for the same reason",
     "elementwise__division_int64": "two seconds for one small operator",
     "model__recurrent": "one long program; the operators are met elsewhere",
 }

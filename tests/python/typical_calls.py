@@ -78,6 +78,12 @@ def elementwise_gamma(dtype: torch.dtype) -> object:
 
 
 @call
+def elementwise_implicit(dtype: torch.dtype) -> object:
+    p = positive(3, 5, dtype=torch.float32)
+    return torch._standard_gamma_grad(p, p + 0.5), torch._dirichlet_grad(p / 4, p, p + 1)
+
+
+@call
 def elementwise_polynomial(dtype: torch.dtype) -> object:
     x, n = positive(3, 5, dtype=torch.float32), integers(6, 3, 5)
     return torch.special.hermite_polynomial_h(x, n), torch.special.chebyshev_polynomial_t(x, 4)

@@ -72,6 +72,13 @@ KNOWN = (
         "transposed|overlapping",
     ),
     Known("the CPU's result is NaN throughout", "matrix_exp", COMPUTED, "^bfloat16"),
+    Known(
+        "PyTorch's formula subtracts exponentials of nearly equal sums: three digits of float32 are left on both "
+        "devices, a little less of them here",
+        "logcumsumexp",
+        ("gradient",),
+        "^float32 #0$",
+    ),
     Known("on the CPU an internal assertion checks dim", "narrow_copy", ("error",), "#1"),
     Known(
         "an empty out tensor becomes contiguous, as PyTorch's meta kernels have it; its CPU kernels keep the strides "
