@@ -59,7 +59,7 @@ def compile(
         timeout: seconds that the compiler may take.
         whole: compile the program of the whole model. By default, of a list of more than three layers that are all
             alike, one and two are compiled, and the figures of the whole are put together from these
-            (:attr:`Report.notes` says so): a program of 32 layers takes a compiler half an hour, these two a minute.
+            (:attr:`Report.notes` says so; docs/aot.md says how well it fits).
         keep_executable: keep what the compiler made, for a client on such a device to load; implies `whole`.
 
     Returns:
