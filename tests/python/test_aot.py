@@ -178,6 +178,7 @@ def test_figures_put_together_are_those_of_the_whole() -> None:
     assert together.memory is not None and whole.memory is not None
     assert together.memory.arguments == whole.memory.arguments
     assert together.memory.outputs == whole.memory.outputs
+    # The compiler counts operations of what it fused and padded, which differs a little between programs.
     assert together.flops == pytest.approx(whole.flops, rel=0.05)
     # Small fusions are estimated a little differently when there are more of them to schedule.
     assert together.estimated_cycles == pytest.approx(whole.estimated_cycles, rel=0.25)
