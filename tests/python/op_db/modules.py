@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from cases import Case
-from compare import Refused, assert_same, is_as_accurate, tensors
+from compare import Refused, assert_accurate, assert_same, assert_same_error, tensors
 from entries import DEVICE, DTYPES, Placement
 from torch import nn
 from torch.testing._internal.common_modules import (
@@ -89,18 +88,6 @@ def _widen(x: Any) -> Any:
     return torch.utils._pytree.tree_map(one, x)
 
 
-def _compare(got: Any, want: Any, truth: Callable[[], Any], *, values: bool) -> None:
-    """As compare.forward does: at the default tolerances, or else about as close to the result in double."""
-    assert_same(got, want, values=False)
-    if not values:
-        return
-    try:
-        assert_same(got, want)
-    except AssertionError:
-        if not is_as_accurate(got, want, truth()):
-            raise
-
-
 # ---- forward
 
 
@@ -116,7 +103,7 @@ def _forward(made: ModuleInput, module: nn.Module) -> None:
             wide = _on("cpu", module).double()
             return [_call(wide, made.forward_input, "cpu", _widen), _buffers(wide)]
 
-        _compare([got, _buffers(on_device)], [want, _buffers(on_cpu)], truth, values=not random)
+        assert_accurate([got, _buffers(on_device)], [want, _buffers(on_cpu)], truth, values=not random)
 
 
 def forward(info: ModuleInfo, full: bool) -> Iterator[Case]:
@@ -150,7 +137,7 @@ def _gradient(made: ModuleInput, module: nn.Module) -> None:
     want = _gradients(_on("cpu", module), given, "cpu")
     got = _gradients(_on(DEVICE, module), given, DEVICE)
     assert [g is None for g in got] == [w is None for w in want], "a gradient is missing or surplus"
-    _compare(got, want, lambda: _gradients(_on("cpu", module).double(), given, "cpu", _widen), values=not random)
+    assert_accurate(got, want, lambda: _gradients(_on("cpu", module).double(), given, "cpu", _widen), values=not random)
 
 
 def gradient(info: ModuleInfo, full: bool) -> Iterator[Case]:
@@ -255,12 +242,7 @@ def _raised(info: ModuleInfo, case: ErrorModuleInput, device: str) -> Exception 
 
 
 def _error(info: ModuleInfo, case: ErrorModuleInput) -> None:
-    want, got = _raised(info, case, "cpu"), _raised(info, case, DEVICE)
-    if want is None:
-        raise Refused("this call is no error on the CPU")
-    assert got is not None, f"no error instead of {type(want).__name__}: {want}"
-    same = type(got) is type(want) and bool(re.search(case.error_regex, str(got)))
-    assert same, f"{type(got).__name__}: {got}\ninstead of {type(want).__name__}: {want}"
+    assert_same_error(lambda device: _raised(info, case, device), case.error_regex)
 
 
 def error(info: ModuleInfo, full: bool) -> Iterator[Case]:
