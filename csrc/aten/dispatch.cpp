@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "aten/call_site.h"
 #include "aten/fallback.h"
@@ -13,8 +14,8 @@
 #include "device/errors.h"
 #include "device/generator.h"
 #include "device/storage.h"
-#include "graph/capture.h"
 #include "graph/recorder.h"
+#include "graph/slot_capture.h"
 
 namespace tpu::aten {
 namespace {
@@ -59,21 +60,43 @@ PlanTable::Entry* PlanTable::find(uint64_t hash, const Signature& signature) {
   return nullptr;
 }
 
+// A function that is captured at every call, such as a training step, must not be compiled again because a learning
+// rate changed. Broken numbers are operands of it from the start; whole ones, which are mostly part of its formulas,
+// once they have changed from one capture to the next.
+
+bool PlanTable::likely_to_vary(const Operator& op, const Signature& signature) {
+  const graph::SlotCapture* const capture = graph::SlotCapture::current();
+  if (capture == nullptr || capture->origin() == 0 || op.row->constant_pays) return false;
+  return std::any_of(signature.scalars.begin(), signature.scalars.end(), [](const ScalarUse& use) {
+    const double number = use.value.z.real();
+    return !use.fixed && use.value.kind == lowering::Scalar::Kind::kDouble && number != std::trunc(number);
+  });
+}
+
+bool PlanTable::varies(const Entry& entry) {
+  const graph::SlotCapture* const capture = graph::SlotCapture::current();
+  if (capture == nullptr || capture->origin() == 0) return false;
+  return std::any_of(entry.variants.begin(), entry.variants.end(), [&](const Variant& variant) {
+    return variant.origin == capture->origin() && variant.capture != capture->number();
+  });
+}
+
 PlanTable::Found PlanTable::get(const Operator& op, const Signature& signature, at::ArrayRef<c10::IValue> arguments) {
   const uint64_t hash = signature.hash();
-  bool dynamic = false;
+  bool dynamic = !signature.scalars.empty() && likely_to_vary(op, signature);
   {
     std::lock_guard lock(mutex_);
     if (const Entry* entry = find(hash, signature)) {
       if (entry->refused) return {.refused = true};
       if (entry->resize) return {.resize = entry->resize};
       for (const Variant& variant : entry->variants) {
-        if (same_values(variant.scalars, signature)) return {.plan = variant.plan.get()};
+        if (!dynamic && same_values(variant.scalars, signature)) return {.plan = variant.plan.get()};
       }
       if (entry->dynamic != nullptr) return {.plan = entry->dynamic.get()};
-      dynamic = entry->variants.size() >= kSpecialisedValues && can_be_dynamic(signature);
+      dynamic |= entry->variants.size() >= kSpecialisedValues || varies(*entry);
     }
   }
+  dynamic = dynamic && can_be_dynamic(signature);
   // Built without the lock: meta kernels may be Python.
   std::variant<std::unique_ptr<PlannedCall>, ResizeOut> built;
   bool refused = false;
@@ -106,6 +129,10 @@ PlanTable::Found PlanTable::get(const Operator& op, const Signature& signature, 
   }
   Variant variant;
   for (const ScalarUse& use : signature.scalars) variant.scalars.push_back(use.value);
+  if (const graph::SlotCapture* const capture = graph::SlotCapture::current()) {
+    variant.origin = capture->origin();
+    variant.capture = capture->number();
+  }
   variant.plan = std::move(plan);
   entry->variants.push_back(std::move(variant));
   return {.plan = entry->variants.back().plan.get()};
@@ -240,6 +267,7 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
     for (size_t i = 0; i < starts.size(); ++i) words[window.first_slot + i] = static_cast<uint64_t>(starts[i]);
   }
   for (const auto& [use, slot] : call.scalars) words[slot] = word_of(signature.scalars[use].value);
+  graph::Capture* const capture = graph::Capture::current();
   if (call.plan.random_slot) {
     const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op_.handle.schema().arguments().size());
     at::Generator generator = device::default_generator(signature.device);
@@ -249,17 +277,13 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
     auto* state = dynamic_cast<device::GeneratorImpl*>(generator.unsafeGetGeneratorImpl());
     TORCH_CHECK(state != nullptr, "Expected a '", c10::Device(c10::DeviceType::PrivateUse1, signature.device),
                 "' generator device but found '", generator.device(), "'");
-    const auto draw = [generator, state, blocks = call.random_blocks] {
-      std::lock_guard lock(state->mutex_);
-      const auto philox = state->take(blocks);
-      return graph::RandomDraw{philox.seed, philox.offset};
-    };
-    if (graph::Capture* const capture = graph::Capture::current()) {
-      capture->next_random({draw});
+    if (capture != nullptr) {
+      capture->next_random({{device::random_stream(generator), call.random_blocks}});
     } else {
-      const graph::RandomDraw drawn = draw();
-      words[*call.plan.random_slot] = drawn.seed;
-      words[*call.plan.random_slot + 1] = drawn.offset;
+      std::lock_guard lock(state->mutex_);
+      const auto philox = state->take(call.random_blocks);
+      words[*call.plan.random_slot] = philox.seed;
+      words[*call.plan.random_slot + 1] = philox.offset;
     }
   }
 
@@ -284,7 +308,10 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
 
   std::vector<runtime::ValueRef> inputs;
   inputs.reserve(call.input_uses.size());
-  for (uint32_t use : call.input_uses) inputs.push_back(signature.tensors[use].value);
+  for (uint32_t use : call.input_uses) {
+    inputs.push_back(signature.tensors[use].value);
+    if (capture != nullptr) capture->lies_in(inputs.back(), device::slot_of(*signature.tensors[use].tensor));
+  }
   const c10::DeviceIndex device = signature.device;
   signature.tensors.clear();  // the recorder must hold the only references of ours
   graph::Recorder::of(device).record(call.plan, std::move(inputs), {words.data(), words.size()},

@@ -26,6 +26,7 @@ class PlanTable {
   struct Variant {
     c10::SmallVector<lowering::Scalar, 2> scalars;
     std::unique_ptr<PlannedCall> plan;
+    uint64_t origin = 0, capture = 0;  // of the slot capture that it was made in (graph/slot_capture.h)
   };
   struct Entry {
     std::vector<uint64_t> key;
@@ -35,6 +36,10 @@ class PlanTable {
     bool refused = false;
   };
   Entry* find(uint64_t hash, const Signature& signature);
+  /// Whether the numbers of a call should be operands although no other values of them were seen.
+  static bool likely_to_vary(const Operator& op, const Signature& signature);
+  /// Whether they were other ones in an earlier capture of the function that is being captured.
+  static bool varies(const Entry& entry);
 
   std::mutex mutex_;
   std::unordered_multimap<uint64_t, std::unique_ptr<Entry>> entries_;

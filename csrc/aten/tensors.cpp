@@ -16,6 +16,8 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "device/device.h"
 #include "device/dtypes.h"
 #include "device/errors.h"
@@ -109,6 +111,12 @@ at::Tensor efficient_zero_tensor(c10::IntArrayRef sizes, std::optional<c10::Scal
 // ---- set_ and resize_
 
 void set_geometry(const at::Tensor& self, c10::IntArrayRef sizes, c10::OptionalIntArrayRef strides, int64_t offset) {
+  const bool empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+  const Dims contiguous = tpu::contiguous_strides(sizes);
+  const c10::IntArrayRef chosen = strides ? *strides : c10::IntArrayRef(contiguous.data(), contiguous.size());
+  const size_t needed = empty ? 0 : at::detail::computeStorageNbytes(sizes, chosen, self.itemsize(), offset);
+  // First, since it may be refused.
+  if (needed > self.storage().nbytes()) device::resize_storage(self.storage(), needed);
   c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
   impl.set_storage_offset(offset);
   if (strides) {
@@ -116,9 +124,6 @@ void set_geometry(const at::Tensor& self, c10::IntArrayRef sizes, c10::OptionalI
   } else {
     impl.set_sizes_contiguous(sizes);
   }
-  const size_t needed =
-      self.numel() == 0 ? 0 : at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize(), offset);
-  if (needed > self.storage().nbytes()) device::resize_storage(self.storage(), needed);
 }
 
 at::Tensor& set_source_storage_offset(at::Tensor& self, at::Storage source, c10::SymInt offset,

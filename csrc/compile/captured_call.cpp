@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/AutogradState.h>
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
@@ -32,18 +31,6 @@ bool repeats_elements(at::IntArrayRef sizes, at::IntArrayRef strides) {
 }  // namespace
 
 // ---- capturing ---------------------------------------------------------------------------------------
-
-// Backward passes run on threads of their own by default, which this capture would not see.
-GraphCapture::GraphCapture(c10::DeviceIndex device)
-    : device_(device),
-      backward_on_other_threads_(c10::AutogradState::get_tls_state().get_multithreading_enabled()),
-      capture_(device) {
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-}
-
-GraphCapture::~GraphCapture() {
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(backward_on_other_threads_);
-}
 
 at::Tensor GraphCapture::argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -186,6 +173,7 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
   std::vector<uint64_t> words(plan.slots.size(), 0);
   if (graph::Capture* const outer = graph::Capture::current()) {
     outer->next_random(graph_->draws);
+    for (size_t i = 0; i < values.size(); ++i) outer->lies_in(values[i], device::slot_of(arguments[i]));
   } else {
     for (size_t i = 0; i < graph_->draws.size(); ++i) {
       const graph::RandomDraw draw = graph_->draws[i]();

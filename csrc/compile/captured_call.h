@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "compile/backward_here.h"
 #include "graph/capture.h"
 
 namespace tpu::compile {
@@ -58,8 +59,7 @@ class CapturedCall {
 /// A capture in progress on the calling thread. Reading a value, and whatever else needs one, raises RuntimeError.
 class GraphCapture {
  public:
-  explicit GraphCapture(c10::DeviceIndex device);
-  ~GraphCapture();
+  explicit GraphCapture(c10::DeviceIndex device) : device_(device), capture_(device) {}
 
   /// A tensor that stands for the next argument.
   at::Tensor argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype);
@@ -70,8 +70,8 @@ class GraphCapture {
 
  private:
   const c10::DeviceIndex device_;
-  const bool backward_on_other_threads_;  // setting of this thread, to be put back
-  graph::Capture capture_;
+  const BackwardHere backward_here_;
+  graph::CallCapture capture_;
   struct Argument {
     at::Tensor tensor;
     runtime::ValueRef value;

@@ -149,15 +149,18 @@ class LaunchTask final : public runtime::Task {
     for (const pjrt::Buffer& buffer : packed) inputs.push_back(buffer.raw());
 
     // Only this task holds a value with one reference, so nobody can come to need it again.
-    std::vector<int64_t> keep;
+    std::vector<int64_t> keep, give;
     for (int64_t parameter : program.aliased_parameters) {
-      if (recording.parameters[static_cast<size_t>(parameter)]->use_count() > 1) keep.push_back(parameter);
+      const bool shared = recording.parameters[static_cast<size_t>(parameter)]->use_count() > 1;
+      (shared ? keep : give).push_back(parameter);
     }
     const auto donatable = static_cast<int64_t>(program.aliased_parameters.size());
     recorder_.donatable_.fetch_add(donatable, std::memory_order_relaxed);
     recorder_.donated_.fetch_add(donatable - static_cast<int64_t>(keep.size()), std::memory_order_relaxed);
 
     pjrt::ExecuteResult result = executable.execute(inputs, keep, &device, /*want_event=*/true);
+    // Their memory is the outputs' now, and must not be counted twice.
+    for (int64_t parameter : give) recording.parameters[static_cast<size_t>(parameter)] = ValueRef();
     // Before the outputs: whoever wakes up because one is ready must find its checks.
     if (!program.checks.empty()) {
       Recorder::FlagSet set{std::move(result.outputs.back()), shared, {}};

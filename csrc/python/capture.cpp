@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "compile/captured_call.h"
+#include "compile/slot_graph.h"
 
 namespace tpu::python {
 namespace {
@@ -56,6 +57,22 @@ void bind_capture(py::module_& m) {
       .def("finish", &CaptureHandle::finish, py::arg("results"))
       .def_property_readonly("blocked", &CaptureHandle::blocked)
       .def("close", &CaptureHandle::close);
+  m.def("capturing", &compile::capturing);
+  py::class_<compile::StepCapture>(m, "StepCapture")
+      .def(py::init([](int device, uint64_t origin) {
+             return std::make_unique<compile::StepCapture>(static_cast<c10::DeviceIndex>(device), origin);
+           }),
+           py::arg("device"), py::arg("origin"), NoGil())
+      .def("launch", &compile::StepCapture::launch, NoGil())
+      .def("text", &compile::StepCapture::text, py::arg("locations") = false, NoGil());
+  py::class_<compile::ReplayGraph>(m, "ReplayGraph")
+      .def(py::init<>())
+      .def("capture_begin", &compile::ReplayGraph::capture_begin, NoGil())
+      .def("capture_end", &compile::ReplayGraph::capture_end, NoGil())
+      .def("replay", &compile::ReplayGraph::replay, NoGil())
+      .def("reset", &compile::ReplayGraph::reset, NoGil())
+      .def("text", &compile::ReplayGraph::text, py::arg("locations") = false, NoGil())
+      .def_property_readonly("captured", &compile::ReplayGraph::captured);
   py::class_<compile::CapturedCall, std::shared_ptr<compile::CapturedCall>>(m, "CapturedCall")
       .def(
           "__call__",
