@@ -64,6 +64,22 @@ uint64_t differing_dims(const Site& site, c10::IntArrayRef sizes) {
 
 }  // namespace
 
+namespace {
+
+std::array<std::atomic<int64_t>, 16> recent_sizes;
+std::atomic<uint32_t> recent_count{0};
+
+}  // namespace
+
+void changed_to(int64_t size) {
+  if (size > 1 && !was_changed_to(size)) recent_sizes[recent_count.fetch_add(1) % recent_sizes.size()].store(size);
+}
+
+bool was_changed_to(int64_t size) {
+  return size > 1 && std::any_of(recent_sizes.begin(), recent_sizes.end(),
+                                 [size](const std::atomic<int64_t>& recent) { return recent.load() == size; });
+}
+
 BoundedSizes bounded_sizes() {
   int setting = chosen.load(std::memory_order_relaxed);
   if (setting < 0) {
@@ -79,8 +95,7 @@ BoundedSizes parse_bounded_sizes(const std::string& text) {
   if (text == "off") return BoundedSizes::kOff;
   if (text == "auto") return BoundedSizes::kAuto;
   if (text == "always") return BoundedSizes::kAlways;
-  throw Error(Code::kValue,
-              std::string(env::kBoundedSizes) + " must be 'off', 'auto' or 'always', got '" + text + "'");
+  throw Error(Code::kValue, std::string(env::kBoundedSizes) + " must be 'off', 'auto' or 'always', got '" + text + "'");
 }
 
 std::string to_string(BoundedSizes setting) {
@@ -127,7 +142,8 @@ void made_at(uint64_t site, const at::Tensor& tensor) {
   if (found == sites().end()) return;
   for (Site::Made& made : found->second.made) {
     if (!tensor.sizes().equals({made.sizes.data(), made.sizes.size()})) continue;
-    made.storage = WeakStorage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
+    made.storage =
+        WeakStorage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
   }
 }
 

@@ -1,11 +1,11 @@
 #pragma once
-// Which sizes change from call to call. A program is compiled for the sizes of its arguments; where a line of the user's
-// goes on making new ones, a sequence that grows or batches of many lengths, tensors are stored in larger arrays
+// Which sizes change from call to call. A program is compiled for the sizes of its arguments; where a line of the
+// user's goes on making new ones, a sequence that grows or batches of many lengths, tensors are stored in larger arrays
 // (base/tensor_type.h, Bounds), and programs are made for those.
 //
-// What is watched are the places where sizes come into being: new tensors, joined ones, parts of larger ones. From there
-// changing sizes are handed on from tensor to tensor. A size is taken to change once a line has made kDistinct tensors
-// that differ in it alone, while those before them are gone: the layers of a model differ as well, but live on.
+// What is watched are the places where sizes come into being: new tensors, joined ones, parts of larger ones. From
+// there changing sizes are handed on from tensor to tensor. A size is taken to change once a line has made kDistinct
+// tensors that differ in it alone, while those before them are gone: the layers of a model differ as well, but live on.
 
 #include <ATen/core/Tensor.h>
 
@@ -32,5 +32,10 @@ uint64_t size_site(const Location& location, uint64_t kind);
 uint64_t changing_dims(uint64_t site, c10::IntArrayRef sizes);
 /// Tells which storage that was; without, it counts as gone.
 void made_at(uint64_t site, const at::Tensor& tensor);
+
+/// Sizes that dims which change had lately. A dim that is only expanded to one of them, as the gradient of a mean is,
+/// most likely changes with it.
+void changed_to(int64_t size);
+bool was_changed_to(int64_t size);
 
 }  // namespace tpu::aten

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "compile/backward_here.h"
 #include "graph/capture.h"
 
 namespace tpu::compile {
@@ -32,6 +33,7 @@ class CapturedCall {
     c10::SmallVector<int64_t, 5> sizes, strides;
     c10::ScalarType dtype = c10::ScalarType::Undefined;
     TensorType base;
+    std::shared_ptr<const Bounds> bounds;
     std::optional<size_t> written;  // output of the plan that is its new value
   };
   struct Result {
@@ -44,6 +46,7 @@ class CapturedCall {
     at::Tensor constant;
   };
 
+  bool is_as_wanted(const Argument& wanted, const at::Tensor& given, const runtime::Value& value) const;
   at::Tensor dense_copy(const Argument& wanted, const at::Tensor& given) const;
   void check(size_t number, const at::Tensor& given) const;
   at::Tensor view(const Result& result, const at::Tensor& base) const;
@@ -51,18 +54,19 @@ class CapturedCall {
   c10::DeviceIndex device_;
   const graph::CapturedGraph* graph_;
   std::vector<Argument> arguments_;
-  std::vector<TensorType> storages_;  // one per new storage, the first outputs of the plan
+  std::vector<size_t> storages_;          // bytes of each new storage; the first outputs of the plan
+  std::vector<graph::OutputForm> forms_;  // of all outputs
   std::vector<Result> results_;
 };
 
 /// A capture in progress on the calling thread. Reading a value, and whatever else needs one, raises RuntimeError.
 class GraphCapture {
  public:
-  explicit GraphCapture(c10::DeviceIndex device);
-  ~GraphCapture();
+  explicit GraphCapture(c10::DeviceIndex device) : device_(device), capture_(device) {}
 
-  /// A tensor that stands for the next argument.
-  at::Tensor argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype);
+  /// A tensor that stands for the next argument. `changing` has a bit per dim whose size is another in other captures
+  /// of the same graph: they share programs then.
+  at::Tensor argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype, uint64_t changing);
   /// Ends the capture with the graph's results. Undefined tensors stay undefined.
   std::shared_ptr<const CapturedCall> finish(at::TensorList results);
   /// Why something that was called could not be captured; empty while all could.
@@ -70,8 +74,8 @@ class GraphCapture {
 
  private:
   const c10::DeviceIndex device_;
-  const bool backward_on_other_threads_;  // setting of this thread, to be put back
-  graph::Capture capture_;
+  const BackwardHere backward_here_;
+  graph::CallCapture capture_;
   struct Argument {
     at::Tensor tensor;
     runtime::ValueRef value;

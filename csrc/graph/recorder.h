@@ -7,6 +7,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/policy.h"
@@ -74,6 +75,7 @@ class Recorder {
               Location location, std::vector<runtime::ValueRef>& outputs, std::span<const OutputForm> forms = {});
   runtime::ValueRef cut(const runtime::ValueRef& value, Location location);
   void flush_locked(const char* reason);
+  std::string why_compiled(bool known_body);
   void raise_failed_checks();
   LaunchTask* fresh_task();
   void recycle(LaunchTask* task);
@@ -92,6 +94,8 @@ class Recorder {
   uint64_t number_ = 1;  // of the recording; Value::place refers to it
   FlushPolicy policy_;
   ProgramCache programs_;
+  /// Types of the parameters of the latest program of the same operators, by these; for the log.
+  std::unordered_map<uint64_t, std::vector<TensorType>> compiled_for_;
 
   std::mutex spare_mutex_;
   std::vector<LaunchTask*> spare_;
