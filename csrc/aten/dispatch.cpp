@@ -255,7 +255,7 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
       return graph::RandomDraw{philox.seed, philox.offset};
     };
     if (graph::Capture* const capture = graph::Capture::current()) {
-      capture->next_random({draw});
+      capture->next_random({graph::DrawRandom{draw, call.random_blocks}});
     } else {
       const graph::RandomDraw drawn = draw();
       words[*call.plan.random_slot] = drawn.seed;

@@ -13,6 +13,8 @@
 
 namespace tpu::compile {
 
+struct LoadedForm;
+
 /// A finished graph: tensors in, tensors out, one node for the recorder. Immutable; called by any thread.
 class CapturedCall {
  public:
@@ -20,13 +22,22 @@ class CapturedCall {
   /// or RuntimeError if not. Arguments that the graph wrote to are written.
   std::vector<at::Tensor> operator()(at::TensorList arguments) const;
 
-  /// The program as StableHLO (graph::captured_text), for a platform named as PJRT does: "tpu", "cpu".
-  std::string text(const std::string& platform, bool locations) const;
-  /// Where each parameter of that program comes from: the number of an argument, or -1 for a tensor from outside.
+  /// The program as StableHLO, for a platform named as PJRT does: "tpu", "cpu".
+  graph::ProgramText program(const std::string& platform, bool locations) const;
+  /// Where each parameter of that program comes from: the number of an argument, or -1 for the next of `constants`.
   const std::vector<int32_t>& parameters() const { return graph_->sources; }
+  /// The tensors from outside that the graph uses.
+  std::vector<at::Tensor> constants() const;
+  /// Per random operator, by how much it moves the generator's offset.
+  std::vector<uint64_t> random_blocks() const;
+  /// Per result, which output of the program it is; -1 for one that the program does not make.
+  std::vector<int64_t> results() const;
+  /// The arguments that the graph wrote to. Their new values are the outputs after the results.
+  std::vector<int64_t> written() const;
 
  private:
   friend class GraphCapture;
+  friend std::shared_ptr<const CapturedCall> load_program(LoadedForm form, c10::DeviceIndex device);
 
   struct Argument {
     c10::SmallVector<int64_t, 5> sizes, strides;
@@ -50,6 +61,7 @@ class CapturedCall {
 
   c10::DeviceIndex device_;
   const graph::CapturedGraph* graph_;
+  std::shared_ptr<graph::Program> loaded_;  // set where the text came from elsewhere and the plan has no body
   std::vector<Argument> arguments_;
   std::vector<TensorType> storages_;  // one per new storage, the first outputs of the plan
   std::vector<Result> results_;

@@ -21,7 +21,11 @@ namespace tpu::graph {
 struct RandomDraw {
   uint64_t seed = 0, offset = 0;
 };
-using DrawRandom = std::function<RandomDraw()>;
+struct DrawRandom {
+  std::function<RandomDraw()> draw;
+  uint64_t blocks = 0;  // by how much it moves the generator's offset
+  RandomDraw operator()() const { return draw(); }
+};
 
 /// A plan with a body, and what a launch feeds it. Lives for ever, as plans do.
 struct CapturedGraph {
@@ -53,6 +57,8 @@ class Capture {
               std::span<runtime::StorageSlot* const> targets, Location location);
   /// Throws for a value that only a launch of the captured graph will make.
   void refuse_to_read(const runtime::Value& value) const;
+  /// Throws: what was called cannot be captured, for `reason`.
+  [[noreturn]] void block(const char* reason) const;
   /// Why what was called cannot be captured; empty while all could.
   const std::string& blocked() const { return blocked_; }
   /// Whether `value` was made by a captured node.
@@ -63,7 +69,6 @@ class Capture {
   const CapturedGraph& finish(std::span<const runtime::ValueRef> results, std::span<const int32_t> replaces);
 
  private:
-  [[noreturn]] void block(const char* reason) const;
   void refuse_to_write(std::span<runtime::StorageSlot* const> targets) const;
   Wire wire_of(const runtime::ValueRef& input, Location location);
   void append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location);

@@ -364,12 +364,7 @@ void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::spa
   context_.queue(device_).wait_for_room();
   {
     std::lock_guard lock(mutex_);
-    for (const ValueRef& input : inputs) {
-      if (input->state() != State::kUndefined) continue;
-      input->set_state(State::kPending);
-      std::vector<ValueRef> self{input};
-      append(zeros_plan(input->type()), {}, {}, location, self);
-    }
+    define_locked(inputs, location);
     append(plan, inputs, words, location, outputs);
     inputs.clear();
     for (size_t k = 0; k < outputs.size(); ++k) {
@@ -384,6 +379,37 @@ void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::spa
     output->buffer().ready_event().await();
   }
   raise_failed_checks();
+}
+
+void Recorder::define_locked(std::span<const ValueRef> inputs, Location location) {
+  for (const ValueRef& input : inputs) {
+    if (input->state() != State::kUndefined) continue;
+    input->set_state(State::kPending);
+    std::vector<ValueRef> self{input};
+    append(zeros_plan(input->type()), {}, {}, location, self);
+  }
+}
+
+void Recorder::launch(const std::shared_ptr<Program>& program, const Plan& plan, std::vector<ValueRef>&& inputs,
+                      std::span<const uint64_t> words, std::span<runtime::StorageSlot* const> targets,
+                      Location location) {
+  if (Capture* const capture = Capture::current()) capture->block("a loaded program is called, which is one already");
+  for (const ValueRef& input : inputs) refuse_captured(*input);
+  std::vector<ValueRef> outputs;
+  context_.queue(device_).wait_for_room();
+  {
+    std::lock_guard lock(mutex_);
+    define_locked(inputs, location);
+    flush_locked("loaded program");
+    append(plan, inputs, words, location, outputs);
+    inputs.clear();
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      if (targets[k] != nullptr) targets[k]->store(outputs[k]);
+    }
+    outputs.clear();
+    push_locked(program, OutputMask((recording_.outputs.size() + 63) / 64, ~uint64_t{0}), "loaded program");
+  }
+  if (mode() == Mode::kDebug) synchronize();
 }
 
 void Recorder::flush_locked(const char* reason) {
@@ -412,8 +438,13 @@ void Recorder::flush_locked(const char* reason) {
       }
     }
   }
+  push_locked(std::move(found.program), alive, reason);
+}
+
+// Without a program the nodes run one by one.
+void Recorder::push_locked(std::shared_ptr<Program> program, const OutputMask& alive, const char* reason) {
   if (log::enabled(2)) {
-    const std::string what = found.program != nullptr ? found.program->label : "one by one";
+    const std::string what = program != nullptr ? program->label : "one by one";
     log::line("launch " + what + ", " + std::to_string(recording_.nodes.size()) + " nodes, cut by " + reason);
   }
   for (size_t i = 0; i < recording_.outputs.size(); ++i) {
@@ -426,7 +457,7 @@ void Recorder::flush_locked(const char* reason) {
   }
   launches_.fetch_add(1, std::memory_order_relaxed);
   LaunchTask* task = fresh_task();
-  task->load(recording_, std::move(found.program));
+  task->load(recording_, std::move(program));
   policy_.reset();
   ++number_;
   context_.queue(device_).push(task);

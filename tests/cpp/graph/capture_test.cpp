@@ -84,7 +84,7 @@ TEST_F(CaptureTest, NodesBecomeOnePlan) {
 TEST_F(CaptureTest, RandomWordsAreOperandsAndOthersConstants) {
   StorageSlot made(ValueRef(), 0);
   StorageSlot* const targets[] = {&made};
-  capture_.next_random({[] { return RandomDraw{7, 9}; }});
+  capture_.next_random({DrawRandom{[] { return RandomDraw{7, 9}; }, 1}});
   const uint64_t words[] = {0, 0};
   capture_.record(0, draw_, {}, words, targets, {});
   const ValueRef results[] = {made.load()};
