@@ -395,18 +395,21 @@ void Recorder::launch(const std::shared_ptr<Program>& program, const Plan& plan,
                       Location location) {
   if (Capture* const capture = Capture::current()) capture->block("a loaded program is called, which is one already");
   for (const ValueRef& input : inputs) refuse_captured(*input);
-  std::vector<ValueRef> outputs;
   context_.queue(device_).wait_for_room();
   {
     std::lock_guard lock(mutex_);
     define_locked(inputs, location);
     flush_locked("loaded program");
-    append(plan, inputs, words, location, outputs);
-    inputs.clear();
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      if (targets[k] != nullptr) targets[k]->store(outputs[k]);
+    // Not append(): a value that is given twice is two parameters here.
+    recording_.nodes.push_back({&plan, location, 0, 0, 0});
+    for (size_t i = 0; i < inputs.size(); ++i) recording_.wires.push_back({true, static_cast<uint32_t>(i)});
+    recording_.parameters = std::exchange(inputs, {});
+    recording_.words.assign(words.begin(), words.end());
+    for (size_t k = 0; k < plan.outputs.size(); ++k) {
+      recording_.outputs.emplace_back(new DeviceValue(plan.outputs[k].base, device_, State::kPending));
+      if (targets[k] != nullptr) targets[k]->store(recording_.outputs.back());
     }
-    outputs.clear();
+    nodes_.fetch_add(1, std::memory_order_relaxed);
     push_locked(program, OutputMask((recording_.outputs.size() + 63) / 64, ~uint64_t{0}), "loaded program");
   }
   if (mode() == Mode::kDebug) synchronize();

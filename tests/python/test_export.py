@@ -59,6 +59,15 @@ def write_all(self: Of, x: Tensor, y: Tensor) -> Any:
     return {"row": self.row, "y": y, "both": (y + self.total, y)}
 
 
+def change_places(self: Of, x: Tensor, y: Tensor) -> Any:
+    old, kept = self.a.clone(), x.clone()
+    self.a.copy_(self.b)
+    self.b.copy_(old)
+    x.copy_(y)
+    y.copy_(kept)
+    return old, self.a, kept, x.t(), y
+
+
 def of_many_kinds(self: Of, x: Tensor, number: int, flag: bool, nothing: None) -> Any:
     made = (torch.arange(4), torch.tensor([1.0, 2.0]), torch.full((2,), 3, dtype=torch.int8), x.new_zeros(2, 0))
     return {"made": made, "values": [number, flag, nothing, float("inf"), "text"], "pair": torch.max(x * number, 1)}
@@ -89,6 +98,10 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
     "lstm": lambda: (nn.LSTM(6, 8, 2), (torch.randn(5, 2, 6),)),
     "tied": lambda: (Tied(), (torch.tensor([3, 0, 10]),)),
     "writes": lambda: (Of(write_all, total=torch.zeros(()), row=torch.ones(4)), (torch.randn(3), torch.randn(2))),
+    "two change places": lambda: (
+        Of(change_places, a=torch.randn(3), b=torch.randn(3)),
+        (torch.randn(3, 2), torch.randn(2, 3).t()),
+    ),
     "transposed": lambda: (
         Of(lambda self, x: x.t().view(-1).mul_(2) + self.w.t().view(-1), w=torch.randn(5, 3).t()),
         (torch.randn(3, 5).t(),),
@@ -276,6 +289,19 @@ def test_writes_through_windows_of_arguments(tmp_path: pathlib.Path) -> None:
     base = torch.zeros(4, 3, device=DEVICE)
     assert loaded(base[:3, 1]).item() == 3
     assert_matches(base, torch.tensor([[0.0, 1, 0]] * 3 + [[0.0] * 3]))
+
+
+def test_one_tensor_for_two_arguments(tmp_path: pathlib.Path) -> None:
+    x = torch.randn(3)
+    loaded = export.load(saved(tmp_path, Of(lambda self, x, y: x - 2 * y), (x, x.clone())))
+    for mode in ("debug", "strict", "fused"):
+        with eager_mode(mode):
+            given = on_device(x) * 1
+            assert_matches(loaded(given, given), -x)
+    loaded = export.load(saved(tmp_path, Of(lambda self, x, y: x.add_(y)), (x, x.clone())))
+    given = on_device(x)
+    with pytest.raises(RuntimeError, match="writes to its input args_0, which shares its memory"):
+        loaded(given, given.view(3))
 
 
 def test_a_call_is_one_program_that_takes_over_the_memory_of_buffers(tmp_path: pathlib.Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.utils import _pytree as pytree
 
 from torch_tpu import _C
@@ -43,8 +43,12 @@ def capture(program: ExportedProgram, example_inputs: tuple[tuple[Any, ...], dic
         stand_ins = _StandIns(program, sizes, capturing)
         with torch.no_grad(), torch._C._DisableAutocast():
             returned = _OnDevice(program.graph_module).run(*stand_ins.arguments)
-            stand_ins.write_back(program, returned)
-            results = _Results(program, returned, stand_ins)
+            # What a functional graph returns are values from before its writes.
+            writes = stand_ins.writes(program, returned)
+            results = _Results(program, returned, stand_ins, {id(target) for target, _ in writes})
+            for target, value in writes:
+                target.copy_(value)
+            stand_ins.write_back()
         call = capturing.finish(results.tensors)
     finally:
         capturing.close()
@@ -226,12 +230,17 @@ class _StandIns:
         self._permuted.append((permuted, stand_in, permuted._version))
         return permuted
 
-    def write_back(self, program: ExportedProgram, returned: Sequence[Any]) -> None:
-        """Writes to arguments what the graph gives as their new values, or wrote to a copy of them."""
+    def writes(self, program: ExportedProgram, returned: Sequence[Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Arguments, and the new values that a functional graph gives them: copies, since two may change places."""
         names = {str(s.target): s.arg.name for s in program.graph_signature.input_specs if s.target is not None}
-        for spec, value in zip(program.graph_signature.output_specs, returned, strict=True):
-            if spec.kind in _MUTATIONS:
-                self.by_placeholder[names.get(str(spec.target), str(spec.target))].copy_(value)
+        return [
+            (self.by_placeholder[names.get(str(spec.target), str(spec.target))], value.clone())
+            for spec, value in zip(program.graph_signature.output_specs, returned, strict=True)
+            if spec.kind in _MUTATIONS
+        ]
+
+    def write_back(self) -> None:
+        """Writes to arguments what the graph wrote to a copy of them."""
         for permuted, stand_in, version in self._permuted:
             if permuted._version != version:
                 stand_in.copy_(permuted)
@@ -245,21 +254,19 @@ class _StandIns:
 class _Results:
     """What the call returns. Each tensor has memory of its own in the program, dense and row-major."""
 
-    def __init__(self, program: ExportedProgram, returned: Sequence[Any], stand_ins: _StandIns) -> None:
+    def __init__(
+        self, program: ExportedProgram, returned: Sequence[Any], stand_ins: _StandIns, written: set[int]
+    ) -> None:
         self.tensors: list[torch.Tensor] = []
         self.leaves: list[Result] = []
         known: dict[int, int] = {}
         specs = program.graph_signature.output_specs
-        users = [(spec, value) for spec, value in zip(specs, returned, strict=True) if spec.kind not in _MUTATIONS]
-        names = _result_names(program)
-        for (spec, value), name in zip(users, names, strict=True):
-            if spec.kind is OutputKind.USER_OUTPUT and isinstance(spec.arg, TensorArgument):
-                # An argument that is returned as it came, though the graph does not use it.
-                value = value if value is not None else stand_ins.by_placeholder[spec.arg.name]
+        values = [value for spec, value in zip(specs, returned, strict=True) if spec.kind not in _MUTATIONS]
+        for value, name in zip(values, _result_names(program), strict=True):
             if not isinstance(value, torch.Tensor):
                 self.leaves.append(Result(name, value=value))
                 continue
-            parameter = stand_ins.parameter_of(value)
+            parameter = stand_ins.parameter_of(value) if id(value) not in written else None
             if parameter is not None:
                 self.leaves.append(Result(name, parameter=parameter))
                 continue

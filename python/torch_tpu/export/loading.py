@@ -105,6 +105,7 @@ class LoadedProgram:
             self._weights[p.weight] if p.weight is not None else leaves[p.input or 0]
             for p in self._signature.parameters
         ]
+        self._refuse_shared(leaves)
         with torch.no_grad():
             outputs = self._program(arguments)
         results = [self._result(r, arguments, outputs) for r in self._signature.results]
@@ -149,6 +150,17 @@ class LoadedProgram:
                 f"{what} to need no gradient: a program from a file has none. Call it under torch.no_grad(), or pass "
                 "x.detach()"
             )
+
+    def _refuse_shared(self, leaves: Sequence[Any]) -> None:
+        """What is written to must be seen in no other argument: the program would not show it there."""
+        written = [self._signature.parameters[number].input for number in self._signature.written]
+        storages = [x.untyped_storage()._cdata if isinstance(x, torch.Tensor) else None for x in leaves]
+        for number in written:
+            if number is not None and storages.count(storages[number]) > 1:
+                name = self._signature.inputs[number].name
+                raise RuntimeError(
+                    f"{self._signature.name} writes to its input {name}, which shares its memory with another input"
+                )
 
 
 def _describe(form: TensorForm) -> str:
