@@ -276,6 +276,13 @@ def test_index_out_of_range_raises_in_every_mode(table: export.LoadedProgram) ->
             assert_matches(table(torch.arange(4, device=DEVICE) * 1, 2.0, bias), 2 * table.weights["table"][:4].cpu())
 
 
+def test_singular_matrices_raise(tmp_path: pathlib.Path) -> None:
+    loaded = export.load(saved(tmp_path, Of(lambda self, a: torch.linalg.inv(a)), (torch.eye(3),)))
+    assert_matches(loaded(2 * torch.eye(3, device=DEVICE)), torch.eye(3) / 2)
+    with pytest.raises(torch.linalg.LinAlgError, match=r"in Of: linalg.inv: .* singular"):
+        loaded(torch.ones(3, 3, device=DEVICE)).cpu()
+
+
 def test_windows_as_arguments(table: export.LoadedProgram) -> None:
     bias = {"bias": torch.zeros(9, device=DEVICE)[::3]}
     want = 2 * table.weights["table"].cpu()
