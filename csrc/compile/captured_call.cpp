@@ -35,11 +35,12 @@ bool repeats_elements(at::IntArrayRef sizes, at::IntArrayRef strides) {
 // ---- capturing ---------------------------------------------------------------------------------------
 
 // Backward passes run on threads of their own by default, which this capture would not see.
-GraphCapture::GraphCapture(c10::DeviceIndex device)
+GraphCapture::GraphCapture(c10::DeviceIndex device, bool fixed_sizes)
     : device_(device),
       backward_on_other_threads_(c10::AutogradState::get_tls_state().get_multithreading_enabled()),
       capture_(device) {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  if (fixed_sizes) fixed_sizes_.emplace();
 }
 
 GraphCapture::~GraphCapture() {
@@ -230,6 +231,7 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
       words[2 * i + 1] = draw.offset;
     }
   }
+  std::copy(graph_->words.begin(), graph_->words.end(), words.end() - static_cast<ptrdiff_t>(graph_->words.size()));
   std::vector<ValueRef> inputs;
   size_t next_constant = 0;
   for (int32_t source : graph_->sources) {

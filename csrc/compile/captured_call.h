@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "aten/changing_sizes.h"
 #include "graph/capture.h"
 
 namespace tpu::compile {
@@ -70,7 +71,8 @@ class CapturedCall {
 /// A capture in progress on the calling thread. Reading a value, and whatever else needs one, raises RuntimeError.
 class GraphCapture {
  public:
-  explicit GraphCapture(c10::DeviceIndex device);
+  /// `fixed_sizes`: the graph's program takes and gives arrays of just the sizes that the tensors have.
+  explicit GraphCapture(c10::DeviceIndex device, bool fixed_sizes = false);
   ~GraphCapture();
 
   /// A tensor that stands for the next argument.
@@ -83,6 +85,7 @@ class GraphCapture {
  private:
   const c10::DeviceIndex device_;
   const bool backward_on_other_threads_;  // setting of this thread, to be put back
+  std::optional<aten::FixedSizes> fixed_sizes_;
   graph::Capture capture_;
   struct Argument {
     at::Tensor tensor;

@@ -18,7 +18,7 @@ TensorType type_of(const LoadedForm::Tensor& tensor) {
 
 graph::OutputTemplate output_of(TensorType type, size_t number) {
   const size_t rank = type.rank();
-  return {std::move(type), static_cast<uint32_t>(number), iota(rank), {}, {}};
+  return {std::move(type), static_cast<uint32_t>(number), iota(rank), {}, {}, {}};
 }
 
 graph::DrawRandom draw_of(uint64_t blocks, c10::DeviceIndex device) {

@@ -34,7 +34,10 @@ struct CapturedGraph {
   std::vector<int32_t> sources;
   std::vector<runtime::ValueRef> constants;  // values from outside that were not arguments
   std::vector<DrawRandom> draws;             // two words each
+  std::vector<uint64_t> words;               // the plan's words after those
 };
+
+struct OutputForm;
 
 class Capture {
  public:
@@ -48,13 +51,13 @@ class Capture {
   static Capture* current();
 
   /// Declares the next argument, a value that no launch has made.
-  runtime::ValueRef argument(TensorType type);
+  runtime::ValueRef argument(TensorType type, std::unique_ptr<const Bounds> bounds = nullptr);
   /// What the next node draws from at each launch: one for a random operator, all of a graph's for a captured graph.
   void next_random(std::vector<DrawRandom> draws) { next_draws_ = std::move(draws); }
   /// Called by the recorder instead of recording. Throws where the node writes to a tensor from outside that is no
   /// argument.
   void record(int device, const Plan& plan, std::span<const runtime::ValueRef> inputs, std::span<const uint64_t> words,
-              std::span<runtime::StorageSlot* const> targets, Location location);
+              std::span<runtime::StorageSlot* const> targets, Location location, std::span<const OutputForm> forms);
   /// Throws for a value that only a launch of the captured graph will make.
   void refuse_to_read(const runtime::Value& value) const;
   /// Throws: what was called cannot be captured, for `reason`.
@@ -71,7 +74,9 @@ class Capture {
  private:
   void refuse_to_write(std::span<runtime::StorageSlot* const> targets) const;
   Wire wire_of(const runtime::ValueRef& input, Location location);
-  void append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location);
+  void append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location,
+              std::span<const OutputForm> forms);
+  void open_words(const Plan& plan, uint32_t first);
 
   const int device_;
   Capture* const outer_;
@@ -79,7 +84,12 @@ class Capture {
   std::vector<int32_t> sources_;  // per parameter of the recording
   std::vector<runtime::ValueRef> constants_;
   std::vector<DrawRandom> draws_;
-  std::vector<uint32_t> open_words_;
+  struct OpenWord {
+    uint32_t word;
+    Slot slot;
+  };
+  std::vector<OpenWord> random_words_, size_words_;
+  bool bounded_ = false;  // some sizes may be others in the next capture of this graph
   std::vector<DrawRandom> next_draws_;
   int32_t arguments_ = 0;
   mutable std::string blocked_;

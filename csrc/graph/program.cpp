@@ -220,6 +220,8 @@ ProgramText captured_program(const CapturedGraph& graph, const LayoutPolicy& pol
   const Plan& plan = graph.plan;
   std::vector<Value> inputs, words;
   for (const TensorType& type : plan.inputs) inputs.push_back(builder.parameter(type));
+  ensure(std::all_of(plan.slots.begin(), plan.slots.end(), [](Slot slot) { return slot == Slot::kInt; }),
+         "the text of a graph whose sizes change");
   const auto count = static_cast<int64_t>(plan.slots.size());
   const Value packed = count > 0 ? builder.parameter({DType::kS64, {count}}) : Value();
   for (int64_t i = 0; i < count; ++i) words.push_back(hlo::reshape(hlo::slice(packed, {i}, {i + 1}, {1}), {}));
@@ -247,7 +249,7 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
   program->label = label_of(recording);
 
   std::vector<Value> parameters;
-  for (const auto& value : recording.parameters) parameters.push_back(builder.parameter(value->type()));
+  for (const auto& value : recording.parameters) parameters.push_back(builder.parameter(value->stored_type()));
   PackedWords packed(builder, recording);
   const auto words_of = [&](uint32_t n) { return packed.take(*recording.nodes[n].plan); };
   LoweredNodes lowered = lower_nodes(builder, recording, parameters, words_of, policy);
@@ -263,7 +265,7 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
   for (uint32_t i = 0; i < values.size(); ++i) {
     if (!test(alive, i)) continue;
     const auto parameter = replaced_parameter(recording, i);
-    if (parameter && values[i].type() == recording.parameters[*parameter]->type() &&
+    if (parameter && values[i].type() == recording.parameters[*parameter]->stored_type() &&
         aliased.insert(*parameter).second) {
       builder.set_aliased_output(*parameter, static_cast<int>(results.size()));
       program->aliased_parameters.push_back(*parameter);

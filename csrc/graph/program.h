@@ -67,11 +67,12 @@ struct Program {
 };
 
 /// The nodes of a captured graph. Which slots are operands of the graph's plan is known when it is captured: the
-/// random ones. All other words are constants.
+/// random ones and, in a graph whose sizes change, those that follow from the sizes. All other words are constants.
 struct CapturedBody {
   Recording recording;               // holds no values
   std::vector<uint32_t> open_words;  // words of the recording that are operands of the plan, in the order of its slots
   std::vector<uint32_t> results;     // flat output of each output of the plan
+  uint32_t draws = 0;                // of random nodes: the first 2 * draws open words
 };
 
 /// Emits the nodes of a captured graph.

@@ -19,9 +19,9 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 /// A capture ends when Python says so, on the thread that began it, not when the garbage collector comes by.
 class CaptureHandle {
  public:
-  explicit CaptureHandle(int device)
+  CaptureHandle(int device, bool fixed_sizes)
       : thread_(std::this_thread::get_id()),
-        capture_(std::make_unique<compile::GraphCapture>(static_cast<c10::DeviceIndex>(device))) {}
+        capture_(std::make_unique<compile::GraphCapture>(static_cast<c10::DeviceIndex>(device), fixed_sizes)) {}
 
   at::Tensor argument(const at::Tensor& like) {
     return open().argument(like.sizes(), like.strides(), like.scalar_type());
@@ -102,7 +102,7 @@ std::shared_ptr<const compile::CapturedCall> load_program(std::string name, std:
 
 void bind_capture(py::module_& m) {
   py::class_<CaptureHandle>(m, "GraphCapture")
-      .def(py::init<int>(), py::arg("device"), NoGil())
+      .def(py::init<int, bool>(), py::arg("device"), py::arg("fixed_sizes") = false, NoGil())
       .def("argument", &CaptureHandle::argument, py::arg("like"))
       .def("finish", &CaptureHandle::finish, py::arg("results"))
       .def_property_readonly("blocked", &CaptureHandle::blocked)

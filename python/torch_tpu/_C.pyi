@@ -228,7 +228,9 @@ def load_program(
 class GraphCapture:
     """While open, operators of this thread are set aside instead of launched."""
 
-    def __init__(self, device: int) -> None: ...
+    def __init__(self, device: int, fixed_sizes: bool = False) -> None:
+        """`fixed_sizes`: the program's parameters and results have just the sizes of the tensors (CapturedCall.text
+        wants that)."""
     def argument(self, like: torch.Tensor) -> torch.Tensor:
         """A tensor without contents that stands for the next argument, of the sizes, strides and dtype of `like`."""
 

@@ -491,6 +491,31 @@ def test_devices(tmp_path: pathlib.Path) -> None:
     )
 
 
+def test_sizes_are_fixed_where_the_engine_takes_all_to_change(tmp_path: pathlib.Path) -> None:
+    """Programs in files know no bounds; arguments that are stored in larger arrays fit them."""
+    run_python(
+        """
+        import sys, torch
+        from torch_tpu import export
+
+        class Parts(torch.nn.Module):
+            def forward(self, x, written):
+                written += x[1:].sum()
+                return torch.cat([x[:3], x[2:]]), torch.dropout(x[:2], 0.5, False)
+
+        args = (torch.arange(5.0), torch.zeros(3))
+        export.save((Parts(), args), sys.argv[1])
+        x = torch.cat([torch.arange(n, device="tpu") for n in (2, 3)]).float()  # stored in an array of 8
+        written = torch.cat([x, x])[:3] * 0
+        first, second = export.load(sys.argv[1])(x, written)
+        assert first.tolist() == [0, 1, 0, 0, 1, 2] and second.tolist() == [0, 1], (first, second)
+        assert written.tolist() == [4, 4, 4]
+        """,
+        arguments=(str(tmp_path),),
+        TORCH_TPU_BOUNDED_SIZES="always",
+    )
+
+
 def test_in_a_new_process_without_the_model(tmp_path: pathlib.Path) -> None:
     """Neither the module's class nor what exports it is imported; a model of transformers, from its configuration."""
     from transformers import LlamaConfig, LlamaForCausalLM

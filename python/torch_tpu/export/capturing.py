@@ -38,7 +38,7 @@ def capture(program: ExportedProgram, example_inputs: tuple[tuple[Any, ...], dic
         # Casts become operators of the graph: which ones are cast depends on the device that it was exported on.
         program = program.run_decompositions({})
     sizes = _Sizes(program, example_inputs)
-    capturing = _C.GraphCapture(0)
+    capturing = _C.GraphCapture(0, fixed_sizes=True)
     try:
         stand_ins = _StandIns(program, sizes, capturing)
         with torch.no_grad(), torch._C._DisableAutocast():
