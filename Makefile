@@ -90,7 +90,7 @@ TEST_LIBTPU = $(wildcard $(VENV)/lib/python3.*/site-packages/libtpu/libtpu.so)
 
 test-cpp: $(CONFIGURED) $(PLUGIN_STAMP) $(STAMPS)/requirements-test
 	@tools/system_packages.sh $(BIN)/python --tests
-	@$(BIN)/cmake -DTPU_BUILD_TESTS=ON $(BUILD) >/dev/null
+	@$(BIN)/cmake -DTPU_BUILD_TESTS=ON -DTPU_BUILD_EXAMPLES=ON $(BUILD) >/dev/null
 	@$(BIN)/ninja -C $(BUILD) -j $(JOBS)
 	@cd $(BUILD) && TPU_TEST_PLUGINS=$(TEST_PLUGINS) TPU_TEST_LIBTPU=$(TEST_LIBTPU) \
 	  TORCH_TPU_PJRT_PLUGIN=$(firstword $(subst :, ,$(TEST_PLUGINS))) \

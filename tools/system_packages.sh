@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure of what pip cannot install: a C++20 compiler, Python's headers and (with --tests) GoogleTest.
+# Makes sure of what pip cannot install: a C++20 compiler, Python's headers and (with --tests) GoogleTest, and
+# nlohmann-json for the C++ examples, which are tested.
 # Installs missing packages with apt-get when it may, otherwise says what to install.
 # usage: tools/system_packages.sh <python> [--tests]
 set -euo pipefail
@@ -12,6 +13,7 @@ headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if [ "${2:-}" = --tests ]; then
   [ -f /usr/include/gtest/gtest.h ] || [ -f /usr/local/include/gtest/gtest.h ] || missing+=(libgtest-dev)
+  [ -f /usr/include/nlohmann/json.hpp ] || [ -f /usr/local/include/nlohmann/json.hpp ] || missing+=(nlohmann-json3-dev)
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 

@@ -38,6 +38,7 @@ std::unordered_map<uint64_t, Site>& sites() {
 }
 
 std::atomic<int> chosen{-1};
+thread_local int fixed = 0;
 
 // The dims in which all of these differ. Several may, if they are of equal size each time, as the two of a mask are.
 uint64_t differing_dims(const Site& site, c10::IntArrayRef sizes) {
@@ -80,7 +81,11 @@ bool was_changed_to(int64_t size) {
                                  [size](const std::atomic<int64_t>& recent) { return recent.load() == size; });
 }
 
+FixedSizes::FixedSizes() { ++fixed; }
+FixedSizes::~FixedSizes() { --fixed; }
+
 BoundedSizes bounded_sizes() {
+  if (fixed > 0) return BoundedSizes::kOff;
   int setting = chosen.load(std::memory_order_relaxed);
   if (setting < 0) {
     setting = static_cast<int>(parse_bounded_sizes(env::text(env::kBoundedSizes).value_or("auto")));

@@ -22,6 +22,15 @@ void set_bounded_sizes(BoundedSizes setting);
 BoundedSizes parse_bounded_sizes(const std::string& text);  // throws Error{kValue}
 std::string to_string(BoundedSizes setting);
 
+/// While one lives on a thread, none of its sizes is taken to change: for programs whose sizes others count on.
+class FixedSizes {
+ public:
+  FixedSizes();
+  ~FixedSizes();
+  FixedSizes(const FixedSizes&) = delete;
+  FixedSizes& operator=(const FixedSizes&) = delete;
+};
+
 /// So many sizes are served exactly before they are taken to change.
 constexpr size_t kDistinctSizes = 4;
 

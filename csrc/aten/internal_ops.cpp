@@ -7,6 +7,8 @@
 
 #include "aten/dispatch.h"
 #include "lowering/data_dependent.h"
+#include "lowering/helpers.h"
+#include "lowering/linear_algebra_matrix.h"
 #include "lowering/table.h"
 
 namespace tpu::aten {
@@ -20,8 +22,16 @@ std::vector<lowering::Value> lower_nonzero_columns(const lowering::OpCall& call)
   return {lowering::nonzero_columns(call.tensor(0), call.integer(1))};
 }
 
+std::vector<lowering::Value> lower_checked_info(const lowering::OpCall& call) {
+  const lowering::Value info = call.tensor(0);
+  lowering::check_none(call, stablehlo::compare(info, lowering::full_like(info, 0), stablehlo::Compare::kNe),
+                       call.string(1));
+  return {info};
+}
+
 const lowering::Row kNonzeroRow{.name = "nonzero_padded", .lower = lower_nonzero};
 const lowering::Row kNonzeroColumnsRow{.name = "nonzero_columns", .lower = lower_nonzero_columns};
+const lowering::Row kCheckedInfoRow{.name = "linalg_check", .lower = lower_checked_info};
 
 at::Tensor nonzero_meta(const at::Tensor& mask, int64_t capacity) {
   return at::empty({capacity, mask.dim()}, mask.options().dtype(at::kLong));
@@ -30,6 +40,8 @@ at::Tensor nonzero_meta(const at::Tensor& mask, int64_t capacity) {
 at::Tensor nonzero_columns_meta(const at::Tensor& mask, int64_t capacity) {
   return at::empty({capacity * mask.dim()}, mask.options().dtype(at::kLong));
 }
+
+at::Tensor checked_info_meta(const at::Tensor& info, c10::string_view) { return at::empty_like(info); }
 
 // As the CPU's flash kernel lays it out: heads inside rows, so that merging heads again is a view.
 at::Tensor attention_output(const at::Tensor& query, const at::Tensor& value) {
@@ -61,6 +73,7 @@ FourTensors attention_backward_meta(const at::Tensor&, const at::Tensor& query, 
 TORCH_LIBRARY(torch_tpu, m) {
   m.def("nonzero_padded(Tensor mask, int capacity) -> Tensor");
   m.def("nonzero_columns(Tensor mask, int capacity) -> Tensor");
+  m.def("linalg_check(Tensor info, str message) -> Tensor");
   m.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, float dropout_p, bool is_causal, "
       "bool return_debug_mask, *, float? scale) -> (Tensor, Tensor, Tensor, Tensor)");
@@ -74,6 +87,7 @@ TORCH_LIBRARY(torch_tpu, m) {
 TORCH_LIBRARY_IMPL(torch_tpu, Meta, m) {
   m.impl("nonzero_padded", &nonzero_meta);
   m.impl("nonzero_columns", &nonzero_columns_meta);
+  m.impl("linalg_check", &checked_info_meta);
   m.impl("attention", &attention_meta);
   m.impl("attention_backward", &attention_backward_meta);
 }
@@ -88,6 +102,7 @@ void add(torch::Library& m, const char* name, const lowering::Row* row) {
 TORCH_LIBRARY_IMPL(torch_tpu, PrivateUse1, m) {
   add(m, "nonzero_padded", &kNonzeroRow);
   add(m, "nonzero_columns", &kNonzeroColumnsRow);
+  add(m, "linalg_check", &kCheckedInfoRow);
   add(m, "attention", lowering::find("_scaled_dot_product_fused_attention_overrideable"));
   add(m, "attention_backward", lowering::find("_scaled_dot_product_fused_attention_overrideable_backward"));
 }
@@ -106,6 +121,13 @@ at::Tensor nonzero_columns(const at::Tensor& mask, int64_t capacity) {
                              .findSchemaOrThrow("torch_tpu::nonzero_columns", "")
                              .typed<at::Tensor(const at::Tensor&, int64_t)>();
   return op.call(mask, capacity);
+}
+
+at::Tensor checked_info(const at::Tensor& info, const std::string& message) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("torch_tpu::linalg_check", "")
+                             .typed<at::Tensor(const at::Tensor&, c10::string_view)>();
+  return op.call(info, message);
 }
 
 FourTensors attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <tuple>
 
 namespace tpu::aten {
@@ -15,6 +16,10 @@ at::Tensor nonzero_padded(const at::Tensor& mask, int64_t capacity);
 
 /// int64 [mask.dim() * capacity]: the same positions dim by dim, without padding between the dims.
 at::Tensor nonzero_columns(const at::Tensor& mask, int64_t capacity);
+
+/// `info`, as factorisations give it: 0 for each matrix that is well. A launch raises LinAlgError with `message` if
+/// there is another.
+at::Tensor checked_info(const at::Tensor& info, const std::string& message);
 
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/_linalg_check_errors.h>
+#include <ATen/ops/_linalg_check_errors_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/_linalg_svd.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -13,6 +14,9 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/where.h>
 #include <torch/library.h>
+
+#include "aten/internal_ops.h"
+#include "graph/capture.h"
 
 namespace tpu::aten {
 namespace {
@@ -166,11 +170,46 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstsq(const at::Tenso
   return {result.solution, residuals, result.rank, result.singular_values};
 }
 
+// ---- errors
+
+struct Failure {
+  const char* function;  // part of its name
+  const char* what;
+};
+// By the first that fits.
+constexpr Failure kFailures[] = {
+    {"inv", "the inversion could not be completed because the input matrix is singular"},
+    {"solve", "the solver failed because the input matrix is singular"},
+    {"cholesky", "the factorization could not be completed because the input is not positive-definite"},
+    {"eig",
+     "the algorithm failed to converge because the input matrix is ill-conditioned or has too many repeated "
+     "eigenvalues"},
+    {"svd",
+     "the algorithm failed to converge because the input matrix is ill-conditioned or has too many repeated "
+     "singular values"},
+    {"lstsq", "the least squares solution could not be computed because the input matrix does not have full rank"},
+    {"", "the factorization has a zero on its diagonal, so that solving with it would divide by zero"},
+};
+
+// What a captured graph finds out comes late and without numbers; otherwise PyTorch waits, and names the matrix.
+void check_errors(const at::Tensor& info, c10::string_view function, bool is_matrix) {
+  if (graph::Capture::current() == nullptr) {
+    at::compositeexplicitautograd::_linalg_check_errors(info, function, is_matrix);
+    return;
+  }
+  for (const Failure& failure : kFailures) {
+    if (function.find(failure.function) == c10::string_view::npos) continue;
+    checked_info(info, std::string(function) + ": " + failure.what);
+    return;
+  }
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_linalg_solve_ex", &solve);
   m.impl("_linalg_det", &det);
   m.impl("_linalg_slogdet", &slogdet);
   m.impl("linalg_lstsq", &lstsq);
+  m.impl("_linalg_check_errors", &check_errors);
 }
 
 }  // namespace

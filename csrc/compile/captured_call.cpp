@@ -8,6 +8,7 @@
 
 #include "aten/call_site.h"
 #include "aten/changing_sizes.h"
+#include "device/dtypes.h"
 #include "device/errors.h"
 #include "device/storage.h"
 #include "graph/recorder.h"
@@ -131,8 +132,43 @@ std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results)
   });
 }
 
-std::string CapturedCall::text(const std::string& platform, bool locations) const {
-  return graph::captured_text(*graph_, graph::layout_policy(platform), locations);
+// ---- what a graph is -------------------------------------------------------------------------------------
+
+graph::ProgramText CapturedCall::program(const std::string& platform, bool locations) const {
+  return graph::captured_program(*graph_, graph::layout_policy(platform), locations);
+}
+
+std::vector<at::Tensor> CapturedCall::constants() const {
+  std::vector<at::Tensor> tensors;
+  for (const ValueRef& value : graph_->constants) {
+    const TensorType& type = value->type();
+    const Dims strides = contiguous_strides(type.dims);
+    tensors.push_back(device::make_tensor(value, {type.dims.data(), type.dims.size()}, {strides.data(), strides.size()},
+                                          device::to_scalar_type(type.dtype), device_));
+  }
+  return tensors;
+}
+
+std::vector<uint64_t> CapturedCall::random_blocks() const {
+  std::vector<uint64_t> blocks;
+  for (const graph::DrawRandom& draw : graph_->draws) blocks.push_back(draw.blocks);
+  return blocks;
+}
+
+std::vector<int64_t> CapturedCall::results() const {
+  std::vector<int64_t> outputs;
+  for (const Result& result : results_) {
+    outputs.push_back(result.kind == Result::Kind::kMade ? static_cast<int64_t>(result.source) : -1);
+  }
+  return outputs;
+}
+
+std::vector<int64_t> CapturedCall::written() const {
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    if (arguments_[i].written) numbers.push_back(static_cast<int64_t>(i));
+  }
+  return numbers;
 }
 
 // ---- calling -----------------------------------------------------------------------------------------
@@ -206,7 +242,8 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
   }
 
   std::vector<uint64_t> words(plan.slots.size(), 0);
-  if (graph::Capture* const outer = graph::Capture::current()) {
+  graph::Capture* const outer = graph::Capture::current();
+  if (outer != nullptr && loaded_ == nullptr) {
     outer->next_random(graph_->draws);
     for (size_t i = 0; i < values.size(); ++i) outer->lies_in(values[i], device::slot_of(arguments[i]));
   } else {
@@ -225,7 +262,12 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
   values.clear();  // the recorder must hold the only references of ours
   if (!targets.empty()) {
     device::translate([&] {
-      graph::Recorder::of(device_).record(plan, std::move(inputs), words, targets, aten::call_site(), forms_);
+      graph::Recorder& recorder = graph::Recorder::of(device_);
+      if (loaded_ != nullptr) {
+        recorder.launch(loaded_, plan, std::move(inputs), words, targets, aten::call_site());
+      } else {
+        recorder.record(plan, std::move(inputs), words, targets, aten::call_site(), forms_);
+      }
     });
   }
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -9,10 +9,14 @@
 #include <optional>
 #include <vector>
 
+#include "aten/changing_sizes.h"
 #include "compile/backward_here.h"
 #include "graph/capture.h"
+#include "graph/recorder.h"
 
 namespace tpu::compile {
+
+struct LoadedForm;
 
 /// A finished graph: tensors in, tensors out, one node for the recorder. Immutable; called by any thread.
 class CapturedCall {
@@ -21,13 +25,22 @@ class CapturedCall {
   /// or RuntimeError if not. Arguments that the graph wrote to are written.
   std::vector<at::Tensor> operator()(at::TensorList arguments) const;
 
-  /// The program as StableHLO (graph::captured_text), for a platform named as PJRT does: "tpu", "cpu".
-  std::string text(const std::string& platform, bool locations) const;
-  /// Where each parameter of that program comes from: the number of an argument, or -1 for a tensor from outside.
+  /// The program as StableHLO, for a platform named as PJRT does: "tpu", "cpu".
+  graph::ProgramText program(const std::string& platform, bool locations) const;
+  /// Where each parameter of that program comes from: the number of an argument, or -1 for the next of `constants`.
   const std::vector<int32_t>& parameters() const { return graph_->sources; }
+  /// The tensors from outside that the graph uses.
+  std::vector<at::Tensor> constants() const;
+  /// Per random operator, by how much it moves the generator's offset.
+  std::vector<uint64_t> random_blocks() const;
+  /// Per result, which output of the program it is; -1 for one that the program does not make.
+  std::vector<int64_t> results() const;
+  /// The arguments that the graph wrote to. Their new values are the outputs after the results.
+  std::vector<int64_t> written() const;
 
  private:
   friend class GraphCapture;
+  friend std::shared_ptr<const CapturedCall> load_program(LoadedForm form, c10::DeviceIndex device);
 
   struct Argument {
     c10::SmallVector<int64_t, 5> sizes, strides;
@@ -53,6 +66,7 @@ class CapturedCall {
 
   c10::DeviceIndex device_;
   const graph::CapturedGraph* graph_;
+  std::shared_ptr<graph::Program> loaded_;  // set where the text came from elsewhere and the plan has no body
   std::vector<Argument> arguments_;
   std::vector<size_t> storages_;          // bytes of each new storage; the first outputs of the plan
   std::vector<graph::OutputForm> forms_;  // of all outputs
@@ -62,7 +76,10 @@ class CapturedCall {
 /// A capture in progress on the calling thread. Reading a value, and whatever else needs one, raises RuntimeError.
 class GraphCapture {
  public:
-  explicit GraphCapture(c10::DeviceIndex device) : device_(device), capture_(device) {}
+  /// `fixed_sizes`: the graph's program takes and gives arrays of just the sizes that the tensors have.
+  explicit GraphCapture(c10::DeviceIndex device, bool fixed_sizes = false) : device_(device), capture_(device) {
+    if (fixed_sizes) fixed_sizes_.emplace();
+  }
 
   /// A tensor that stands for the next argument. `changing` has a bit per dim whose size is another in other captures
   /// of the same graph: they share programs then.
@@ -75,6 +92,7 @@ class GraphCapture {
  private:
   const c10::DeviceIndex device_;
   const BackwardHere backward_here_;
+  std::optional<aten::FixedSizes> fixed_sizes_;
   graph::CallCapture capture_;
   struct Argument {
     at::Tensor tensor;

@@ -81,6 +81,8 @@ class Capture {
   /// Whether nothing is lost when a value is stored in `slot` without a node.
   virtual bool may_store(const runtime::StorageSlot& slot) const;
 
+  /// Throws: what was called cannot be captured, for `reason`.
+  [[noreturn]] void block(const char* reason) const;
   /// Why what was called cannot be captured; empty while all could.
   const std::string& blocked() const { return blocked_; }
   /// Whether `value` was made by a captured node.
@@ -89,7 +91,6 @@ class Capture {
  protected:
   explicit Capture(int device);
 
-  [[noreturn]] void block(const char* reason) const;
   void append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location,
               std::span<const OutputForm> forms);
   /// Makes `value` a parameter of the recording.

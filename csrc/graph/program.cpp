@@ -214,7 +214,7 @@ LoweredNode lower_body(const CapturedBody& body, hlo::Builder& builder, const No
   return result;
 }
 
-std::string captured_text(const CapturedGraph& graph, const LayoutPolicy& policy, bool locations) {
+ProgramText captured_program(const CapturedGraph& graph, const LayoutPolicy& policy, bool locations) {
   hlo::Builder builder;
   if (locations) builder.enable_locations();
   const Plan& plan = graph.plan;
@@ -229,10 +229,15 @@ std::string captured_text(const CapturedGraph& graph, const LayoutPolicy& policy
     const auto& input = plan.outputs[i].takes_over;
     if (input && plan.inputs[*input] == results[i].type()) builder.set_aliased_output(*input, static_cast<int>(i));
   }
+  ProgramText program;
   std::vector<Value> flags;
-  for (const LoweredNode::Check& check : lowered.checks) flags.push_back(hlo::reshape(check.bad, {1}));
+  for (LoweredNode::Check& check : lowered.checks) {
+    program.checks.push_back({0, check.code, std::move(check.message), std::move(check.name), check.location});
+    flags.push_back(hlo::reshape(check.bad, {1}));
+  }
   if (!flags.empty()) results.push_back(flags.size() == 1 ? flags[0] : hlo::concatenate(flags, 0));
-  return builder.finish(results);
+  program.text = builder.finish(results);
+  return program;
 }
 
 std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,

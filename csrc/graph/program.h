@@ -82,10 +82,15 @@ LoweredNode lower_body(const CapturedBody& body, stablehlo::Builder& builder, co
 /// Emits text and requests the compile. Throws what a lowering throws, naming the node.
 struct CapturedGraph;
 
+struct ProgramText {
+  std::string text;
+  std::vector<ProgramCheck> checks;  // one per flag
+};
+
 /// The program of a captured graph alone, as text: a parameter for each input of its plan, then a vector for each type
 /// of its words (of a CallCapture, the random nodes' seeds and offsets); the plan's outputs, then the checks' flags if
 /// there are any. With `locations` operations carry the user's lines.
-std::string captured_text(const CapturedGraph& graph, const LayoutPolicy& policy, bool locations);
+ProgramText captured_program(const CapturedGraph& graph, const LayoutPolicy& policy, bool locations);
 
 std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,
                                        runtime::CompileCache& cache, std::string reason);

@@ -410,13 +410,17 @@ ValueRef Recorder::cut(const ValueRef& value, Location location) {
   return slot.load();
 }
 
-void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::span<const uint64_t> words,
-                      std::span<runtime::StorageSlot* const> targets, Location location,
-                      std::span<const OutputForm> forms) {
+void Recorder::cut_to_fit(const Plan& plan, std::span<ValueRef> inputs, Location location) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Bounds* const bounds = inputs[i]->bounds();
     if (bounds != nullptr && !(bounds->stored == plan.inputs[i].dims)) inputs[i] = cut(inputs[i], location);
   }
+}
+
+void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::span<const uint64_t> words,
+                      std::span<runtime::StorageSlot* const> targets, Location location,
+                      std::span<const OutputForm> forms) {
+  cut_to_fit(plan, inputs, location);
   if (Capture* const capture = Capture::current()) {
     capture->record(device_, plan, inputs, words, targets, location, forms);
     return;
@@ -428,12 +432,7 @@ void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::spa
   context_.queue(device_).wait_for_room();
   {
     std::lock_guard lock(mutex_);
-    for (const ValueRef& input : inputs) {
-      if (input->state() != State::kUndefined) continue;
-      input->set_state(State::kPending);
-      std::vector<ValueRef> self{input};
-      append(zeros_plan(input->stored_type()), {}, {}, location, self);
-    }
+    define_locked(inputs, location);
     append(plan, inputs, words, location, outputs, forms);
     inputs.clear();
     for (size_t k = 0; k < outputs.size(); ++k) {
@@ -474,6 +473,41 @@ std::string Recorder::why_compiled(bool known_body) {
   return "other windows, attributes or numbers";
 }
 
+void Recorder::define_locked(std::span<const ValueRef> inputs, Location location) {
+  for (const ValueRef& input : inputs) {
+    if (input->state() != State::kUndefined) continue;
+    input->set_state(State::kPending);
+    std::vector<ValueRef> self{input};
+    append(zeros_plan(input->stored_type()), {}, {}, location, self);
+  }
+}
+
+void Recorder::launch(const std::shared_ptr<Program>& program, const Plan& plan, std::vector<ValueRef>&& inputs,
+                      std::span<const uint64_t> words, std::span<runtime::StorageSlot* const> targets,
+                      Location location) {
+  if (Capture* const capture = Capture::current()) capture->block("a loaded program is called, which is one already");
+  cut_to_fit(plan, inputs, location);
+  for (const ValueRef& input : inputs) refuse_captured(*input);
+  context_.queue(device_).wait_for_room();
+  {
+    std::lock_guard lock(mutex_);
+    define_locked(inputs, location);
+    flush_locked("loaded program");
+    // Not append(): a value that is given twice is two parameters here.
+    recording_.nodes.push_back({&plan, location, 0, 0, 0});
+    for (size_t i = 0; i < inputs.size(); ++i) recording_.wires.push_back({true, static_cast<uint32_t>(i)});
+    recording_.parameters = std::exchange(inputs, {});
+    recording_.words.assign(words.begin(), words.end());
+    for (size_t k = 0; k < plan.outputs.size(); ++k) {
+      recording_.outputs.emplace_back(new DeviceValue(plan.outputs[k].base, device_, State::kPending));
+      if (targets[k] != nullptr) targets[k]->store(recording_.outputs.back());
+    }
+    nodes_.fetch_add(1, std::memory_order_relaxed);
+    push_locked(program, OutputMask((recording_.outputs.size() + 63) / 64, ~uint64_t{0}), "loaded program");
+  }
+  if (mode() == Mode::kDebug) synchronize();
+}
+
 void Recorder::flush_locked(const char* reason) {
   if (recording_.empty()) return;
   OutputMask alive((recording_.outputs.size() + 63) / 64, 0);
@@ -500,8 +534,13 @@ void Recorder::flush_locked(const char* reason) {
       }
     }
   }
+  push_locked(std::move(found.program), alive, reason);
+}
+
+// Without a program the nodes run one by one.
+void Recorder::push_locked(std::shared_ptr<Program> program, const OutputMask& alive, const char* reason) {
   if (log::enabled(2)) {
-    const std::string what = found.program != nullptr ? found.program->label : "one by one";
+    const std::string what = program != nullptr ? program->label : "one by one";
     log::line("launch " + what + ", " + std::to_string(recording_.nodes.size()) + " nodes, cut by " + reason);
   }
   for (size_t i = 0; i < recording_.outputs.size(); ++i) {
@@ -514,7 +553,7 @@ void Recorder::flush_locked(const char* reason) {
   }
   launches_.fetch_add(1, std::memory_order_relaxed);
   LaunchTask* task = fresh_task();
-  task->load(recording_, std::move(found.program));
+  task->load(recording_, std::move(program));
   policy_.reset();
   ++number_;
   context_.queue(device_).push(task);

@@ -45,6 +45,11 @@ class Recorder {
   void record(const Plan& plan, std::vector<runtime::ValueRef>&& inputs, std::span<const uint64_t> words,
               std::span<runtime::StorageSlot* const> targets, Location location,
               std::span<const OutputForm> forms = {});
+  /// Launches a program that no recording made, after all that was recorded: its parameters are `inputs`, then `words`
+  /// packed, its results `targets`, then its checks' flags. `plan` names it and has the types. Throws while a graph is
+  /// captured.
+  void launch(const std::shared_ptr<Program>& program, const Plan& plan, std::vector<runtime::ValueRef>&& inputs,
+              std::span<const uint64_t> words, std::span<runtime::StorageSlot* const> targets, Location location);
   /// Launches what was recorded. `reason` is for the log.
   void flush(const char* reason);
   /// Makes `value` ready, or throws its error. Raises failed checks of everything launched before. All waits of this
@@ -74,8 +79,11 @@ class Recorder {
   void append(const Plan& plan, std::span<const runtime::ValueRef> inputs, std::span<const uint64_t> words,
               Location location, std::vector<runtime::ValueRef>& outputs, std::span<const OutputForm> forms = {});
   runtime::ValueRef cut(const runtime::ValueRef& value, Location location);
+  void cut_to_fit(const Plan& plan, std::span<runtime::ValueRef> inputs, Location location);
+  void define_locked(std::span<const runtime::ValueRef> inputs, Location location);
   void flush_locked(const char* reason);
   std::string why_compiled(bool known_body);
+  void push_locked(std::shared_ptr<Program> program, const OutputMask& alive, const char* reason);
   void raise_failed_checks();
   LaunchTask* fresh_task();
   void recycle(LaunchTask* task);

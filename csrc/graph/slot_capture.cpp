@@ -235,7 +235,7 @@ void SlotGraph::record(std::vector<uint64_t> words, Location location) {
 }
 
 std::string SlotGraph::text(const LayoutPolicy& policy, bool locations) const {
-  return captured_text(*graph_, policy, locations);
+  return captured_program(*graph_, policy, locations).text;
 }
 
 // ---- capturing ---------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class SlotGraph {
   void launch_as_captured(Location location);
 
   int device() const { return device_; }
-  /// The program, as captured_text gives it.
+  /// The program, as captured_program gives it.
   std::string text(const LayoutPolicy& policy, bool locations) const;
 
  private:

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "compile/captured_call.h"
+#include "compile/loaded_program.h"
 #include "compile/slot_graph.h"
 
 namespace tpu::python {
@@ -19,9 +20,9 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 /// A capture ends when Python says so, on the thread that began it, not when the garbage collector comes by.
 class CaptureHandle {
  public:
-  explicit CaptureHandle(int device)
+  CaptureHandle(int device, bool fixed_sizes)
       : thread_(std::this_thread::get_id()),
-        capture_(std::make_unique<compile::GraphCapture>(static_cast<c10::DeviceIndex>(device))) {}
+        capture_(std::make_unique<compile::GraphCapture>(static_cast<c10::DeviceIndex>(device), fixed_sizes)) {}
 
   at::Tensor argument(const at::Tensor& like, uint64_t changing) {
     return open().argument(like.sizes(), like.strides(), like.scalar_type(), changing);
@@ -48,11 +49,61 @@ class CaptureHandle {
   std::unique_ptr<compile::GraphCapture> capture_;
 };
 
+// Kinds of checks as files name them: by the exception that they become (base/error.h).
+constexpr std::pair<Code, const char*> kCheckKinds[] = {
+    {Code::kIndex, "IndexError"},
+    {Code::kValue, "ValueError"},
+    {Code::kType, "TypeError"},
+    {Code::kNotImplemented, "NotImplementedError"},
+    {Code::kLinearAlgebra, "LinAlgError"},
+    {Code::kInvalidArgument, "RuntimeError"},
+};
+
+std::string check_kind(Code code) {
+  for (const auto& [known, name] : kCheckKinds) {
+    if (known == code) return name;
+  }
+  return "RuntimeError";
+}
+
+Code check_code(const std::string& kind) {
+  for (const auto& [code, name] : kCheckKinds) {
+    if (kind == name) return code;
+  }
+  throw Error(Code::kValue, "a program's check has the unknown kind '" + kind + "'");
+}
+
+using Check = std::tuple<std::string, std::string, std::string>;      // kind, operator, message
+using TensorForm = std::pair<std::vector<int64_t>, c10::ScalarType>;  // sizes, dtype
+
+std::pair<std::string, std::vector<Check>> program_of(const compile::CapturedCall& call, const std::string& platform,
+                                                      bool locations) {
+  graph::ProgramText program = call.program(platform, locations);
+  std::vector<Check> checks;
+  for (graph::ProgramCheck& check : program.checks) {
+    checks.emplace_back(check_kind(check.code), std::move(check.name), std::move(check.message));
+  }
+  return {std::move(program.text), std::move(checks)};
+}
+
+std::shared_ptr<const compile::CapturedCall> load_program(std::string name, std::string text,
+                                                          const std::vector<TensorForm>& parameters,
+                                                          const std::vector<TensorForm>& results,
+                                                          std::vector<int64_t> written,
+                                                          std::vector<uint64_t> random_blocks,
+                                                          const std::vector<Check>& checks, int device) {
+  compile::LoadedForm form{std::move(name), std::move(text), {}, {}, std::move(written), std::move(random_blocks), {}};
+  for (const auto& [sizes, dtype] : parameters) form.parameters.push_back({sizes, dtype});
+  for (const auto& [sizes, dtype] : results) form.results.push_back({sizes, dtype});
+  for (const auto& [kind, name, message] : checks) form.checks.push_back({check_code(kind), name, message});
+  return compile::load_program(std::move(form), static_cast<c10::DeviceIndex>(device));
+}
+
 }  // namespace
 
 void bind_capture(py::module_& m) {
   py::class_<CaptureHandle>(m, "GraphCapture")
-      .def(py::init<int>(), py::arg("device"), NoGil())
+      .def(py::init<int, bool>(), py::arg("device"), py::arg("fixed_sizes") = false, NoGil())
       .def("argument", &CaptureHandle::argument, py::arg("like"), py::arg("changing") = 0)
       .def("finish", &CaptureHandle::finish, py::arg("results"))
       .def_property_readonly("blocked", &CaptureHandle::blocked)
@@ -78,8 +129,20 @@ void bind_capture(py::module_& m) {
           "__call__",
           [](const compile::CapturedCall& call, const std::vector<at::Tensor>& arguments) { return call(arguments); },
           py::arg("arguments"), NoGil())
-      .def("text", &compile::CapturedCall::text, py::arg("platform"), py::arg("locations") = false, NoGil())
-      .def_property_readonly("parameters", &compile::CapturedCall::parameters);
+      .def(
+          "text",
+          [](const compile::CapturedCall& call, const std::string& platform, bool locations) {
+            return call.program(platform, locations).text;
+          },
+          py::arg("platform"), py::arg("locations") = false, NoGil())
+      .def("program", &program_of, py::arg("platform"), py::arg("locations") = false, NoGil())
+      .def_property_readonly("parameters", &compile::CapturedCall::parameters)
+      .def_property_readonly("constants", &compile::CapturedCall::constants)
+      .def_property_readonly("random_blocks", &compile::CapturedCall::random_blocks)
+      .def_property_readonly("results", &compile::CapturedCall::results)
+      .def_property_readonly("written", &compile::CapturedCall::written);
+  m.def("load_program", &load_program, py::arg("name"), py::arg("text"), py::arg("parameters"), py::arg("results"),
+        py::arg("written"), py::arg("random_blocks"), py::arg("checks"), py::arg("device"), NoGil());
 }
 
 }  // namespace tpu::python

@@ -37,10 +37,11 @@ void dump_program(const CompileRequest& request) {
 }
 
 // A program too large for the device's memory is the caller's; any other refusal is mostly for a dtype.
-Error refusal(const Error& error, const std::string& platform) {
+Error refusal(const Error& error, const CompileRequest& request, const std::string& platform) {
   if (error.code() == Code::kOutOfMemory) return error;
-  return {error.code(), "the compiler of the platform '" + platform +
-                            "' does not take this operator with these dtypes: " + error.what() +
+  const std::string compiler = "the compiler of the platform '" + platform + "'";
+  if (request.operators.empty()) return {error.code(), compiler + " does not take this program: " + error.what()};
+  return {error.code(), compiler + " does not take this operator with these dtypes: " + error.what() +
                             ". Convert its arguments to a dtype that it takes (docs/operators.md), such as "
                             "torch.float32, or compute it on the CPU: x.cpu()"};
 }
@@ -175,7 +176,7 @@ void CompileCache::build(const ProgramHandle& program, const CompileRequest& req
       }
     }
   } catch (const Error& error) {
-    program->error_ = std::make_shared<const Error>(refusal(error, client_.platform_name()));
+    program->error_ = std::make_shared<const Error>(refusal(error, request, client_.platform_name()));
   } catch (const std::exception& error) {
     program->error_ = std::make_shared<const Error>(Code::kInternal, error.what());
   }

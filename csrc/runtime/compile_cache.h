@@ -21,11 +21,12 @@ namespace tpu::runtime {
 
 /// What is compiled and why, for compile_stats(), the debug log and the dump folder.
 struct CompileRequest {
-  std::string text;       // StableHLO module
-  std::string label;      // operators as the user called them, e.g. "mul.Tensor+add_.Tensor", cut where there are many
-  std::string location;   // the user's file:line
-  std::string reason;     // "new program", "new outputs", ...
-  std::string operators;  // the rows that emitted it, all of them: "mul.Tensor add.Tensor"
+  std::string text;      // StableHLO module
+  std::string label;     // operators as the user called them, e.g. "mul.Tensor+add_.Tensor", cut where there are many
+  std::string location;  // the user's file:line
+  std::string reason;    // "new program", "new outputs", ...
+  std::string
+      operators;  // the rows that emitted it, all of them: "mul.Tensor add.Tensor"; none for text from elsewhere
 };
 
 class CompiledProgram {

@@ -192,14 +192,45 @@ class CapturedCall:
         """The program as StableHLO for a platform named as PJRT does, "tpu" or "cpu": a parameter for each of
         `parameters`, then seeds and offsets of random operators (int64) if there are any; results, arguments that the
         graph wrote to, then flags of checks (bool) if there are any. `locations`: operations carry the user's lines."""
+    def program(self, platform: str, locations: bool = False) -> tuple[str, list[tuple[str, str, str]]]:
+        """The text, and for each flag of a check the name of the exception that it stands for, the operator and the
+        message."""
     @property
     def parameters(self) -> list[int]:
-        """Numbers of arguments, or -1 for a tensor from outside."""
+        """Numbers of arguments, or -1 for the next of `constants`."""
+    @property
+    def constants(self) -> list[torch.Tensor]:
+        """Tensors from outside that are no arguments."""
+    @property
+    def random_blocks(self) -> list[int]:
+        """Per random operator, by how much a call moves the generator's offset."""
+    @property
+    def results(self) -> list[int]:
+        """Per result, which output of the program it is; -1 for one that the program does not make."""
+    @property
+    def written(self) -> list[int]:
+        """Numbers of the arguments that the graph writes to: their new values are the outputs after the results."""
+
+def load_program(
+    name: str,
+    text: str,
+    parameters: list[tuple[list[int], torch.dtype]],
+    results: list[tuple[list[int], torch.dtype]],
+    written: list[int],
+    random_blocks: list[int],
+    checks: list[tuple[str, str, str]],
+    device: int,
+) -> CapturedCall:
+    """A call of a program that was captured earlier (csrc/compile/loaded_program.h): sizes and dtypes of its parameters
+    and results, which are dense and row-major, and the rest as CapturedCall has it. Starts the client and the compile;
+    an error of the compiler is raised where a result is read."""
 
 class GraphCapture:
     """While open, operators of this thread are set aside instead of launched."""
 
-    def __init__(self, device: int) -> None: ...
+    def __init__(self, device: int, fixed_sizes: bool = False) -> None:
+        """`fixed_sizes`: the program's parameters and results have just the sizes of the tensors (CapturedCall.text
+        wants that)."""
     def argument(self, like: torch.Tensor, changing: int = 0) -> torch.Tensor:
         """A tensor without contents that stands for the next argument, of the sizes, strides and dtype of `like`.
 

@@ -115,6 +115,7 @@ def _register(name: str, engine: ModuleType) -> None:
     lazy.after_import("torch._inductor.compile_fx", _register_default_backend)
     lazy.after_import("torch._subclasses.fake_impls", _register_fake_implementations)
     lazy.after_import("torch.optim.optimizer", _check_captured_optimizers)
+    lazy.after_import("torch.nn.attention.flex_attention", _allow_flex_attention)
 
 
 def _register_default_backend(module: ModuleType) -> None:
@@ -137,5 +138,11 @@ def _check_captured_optimizers(module: ModuleType) -> None:
 
 def _register_dynamo_interface(module: ModuleType) -> None:
     from torch_tpu._internal.dynamo_interface import register
+
+    register(module)
+
+
+def _allow_flex_attention(module: ModuleType) -> None:
+    from torch_tpu._internal.flex_attention import register
 
     register(module)

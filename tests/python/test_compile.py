@@ -330,6 +330,26 @@ def test_errors_name_the_line() -> None:
     assert_matches(step(x, good), function(x, good).cpu())
 
 
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (lambda a: torch.linalg.solve(a, a + 1), "singular"),
+        (torch.linalg.inv, "singular"),
+        (torch.linalg.cholesky, "not positive-definite"),
+    ],
+    ids=["solve", "inv", "cholesky"],
+)
+def test_factorisations_are_one_program_that_checks(function: Callable[[Tensor], Tensor], what: str) -> None:
+    good = torch.tensor([[[4.0, 1.0], [1.0, 3.0]]] * 2)
+    bad = good.clone()
+    bad[1] = 0
+    step = compiled(function, fullgraph=True)
+    assert launches(lambda: step(good.to(DEVICE))) == 1
+    with pytest.raises(torch.linalg.LinAlgError, match=what):
+        step(bad.to(DEVICE)).cpu()
+    assert_matches(step(good.to(DEVICE)), function(good))
+
+
 def test_default_backend() -> None:
     """torch.compile without a backend's name, as libraries call it; other devices keep inductor's answers."""
     run_python(

@@ -57,7 +57,7 @@ class _Capturing:
     """A capture whose arguments have names."""
 
     def __init__(self) -> None:
-        self._capture = _C.GraphCapture(0)
+        self._capture = _C.GraphCapture(0, fixed_sizes=True)
         self.names: list[str] = []
 
     def stand_in(self, tensor: torch.Tensor, name: str) -> torch.Tensor:

@@ -112,10 +112,10 @@ def _form(argument: Any) -> Any:
 def _run(graph: torch.fx.GraphModule, args: Any) -> Any:
     # Graphs of AOTAutograd are traced: autograd and autocast have had their say.
     with torch.no_grad(), torch._C._DisableAutocast():
-        return _Interpreter(graph).run(*args)
+        return Interpreter(graph).run(*args)
 
 
-class _Interpreter(torch.fx.Interpreter):
+class Interpreter(torch.fx.Interpreter):
     """Runs every node as if the user's line that it comes from called it, so that errors name that line."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
@@ -129,9 +129,10 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def _user_line(trace: str | None) -> tuple[str, int] | None:
-    """File and line of the innermost frame of a node's stack trace."""
+    """File and line of the innermost frame of a node's stack trace that is not torch's own."""
     frames = _FRAME.findall(trace or "")
-    return (frames[-1][0], int(frames[-1][1])) if frames else None
+    own = [frame for frame in frames if "/torch/" not in frame[0]] or frames
+    return (own[-1][0], int(own[-1][1])) if own else None
 
 
 @functools.lru_cache(maxsize=4096)
