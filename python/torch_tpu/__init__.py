@@ -52,8 +52,8 @@ def _autoload() -> None:
 def __getattr__(name: str) -> Any:
     # What needs torch and the native libraries is looked up when it is asked for: torch imports this module while it
     # is still being imported itself, and the doctor must run without either.
-    if name == "aot":
-        return importlib.import_module("torch_tpu.aot")
+    if name in ("aot", "compile"):
+        return importlib.import_module(f"torch_tpu.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'torch_tpu' has no attribute {name!r}")
     home = {"preferred_device": "health", "matmul_precision": "precision"}.get(name, "counters")
