@@ -9,6 +9,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "aten/changing_sizes.h"
 #include "aten/dispatch.h"
 #include "device/dtypes.h"
 #include "device/errors.h"
@@ -51,11 +52,27 @@ std::optional<Dims> fills_storage(const at::Tensor& tensor) {
   return device::memory_order(tensor.sizes(), tensor.strides());
 }
 
-ValueRef upload(const at::Tensor& contiguous, c10::DeviceIndex device) {
+// With `bounds`, into a larger array. What stands behind the end is 0, or in tests what would show in a result.
+ValueRef upload(const at::Tensor& contiguous, c10::DeviceIndex device, std::unique_ptr<const Bounds> bounds = nullptr) {
   TensorType type{device::to_dtype(contiguous.scalar_type()), Dims(contiguous.sizes())};
   runtime::Context& context = runtime::Context::get();
-  pjrt::Buffer buffer = context.client().buffer_from_host(contiguous.const_data_ptr(), type, context.device(device));
-  return ValueRef(new runtime::Value(std::move(type), device, std::move(buffer)));
+  if (bounds == nullptr) {
+    pjrt::Buffer buffer = context.client().buffer_from_host(contiguous.const_data_ptr(), type, context.device(device));
+    return ValueRef(new runtime::Value(std::move(type), device, std::move(buffer)));
+  }
+  const Dims& sizes = bounds->stored;
+  at::Tensor stored = at::empty({sizes.data(), sizes.size()}, contiguous.options());
+  if (bounded_sizes() != BoundedSizes::kAlways) {
+    stored.zero_();
+  } else if (stored.is_floating_point() || stored.is_complex()) {
+    stored.fill_(std::numeric_limits<double>::quiet_NaN());
+  } else {
+    stored.fill_(stored.scalar_type() == at::kBool ? 1 : 113);
+  }
+  copy_to_stored(type, sizes, contiguous.const_data_ptr(), stored.mutable_data_ptr());
+  pjrt::Buffer buffer =
+      context.client().buffer_from_host(stored.const_data_ptr(), {type.dtype, sizes}, context.device(device));
+  return ValueRef(new runtime::Value(std::move(type), device, std::move(buffer), std::move(bounds)));
 }
 
 void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
@@ -67,16 +84,25 @@ void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
   // A capture must hear of every write to a tensor that it may know.
   if (order && (capture == nullptr || capture->may_store(device::slot_of(destination)))) {
     const at::Tensor in_order = typed.permute({order->data(), order->size()}).contiguous();
-    device::slot_of(destination).store(upload(in_order, device));
+    runtime::StorageSlot& slot = device::slot_of(destination);
+    const ValueRef old = slot.load();
+    const bool same_form = old->type() == TensorType{device::to_dtype(in_order.scalar_type()), Dims(in_order.sizes())};
+    slot.store(upload(in_order, device, same_form ? old->same_bounds() : nullptr));
     return;
   }
   copy_on_device(to_device(typed.contiguous(), device), destination);
 }
 
-// The host can read device memory: a view of the value's own bytes, valid while `value` is held.
-at::Tensor borrow(const at::Tensor& tensor, const ValueRef& value) {
+// The host can read device memory: a view of the value's own bytes, valid while `value` is held. What is stored in a
+// larger array is first moved together, into `room`.
+at::Tensor borrow(const at::Tensor& tensor, const ValueRef& value, std::vector<char>& room) {
   value->buffer().ready_event().await();
   auto* base = static_cast<char*>(value->buffer().unsafe_pointer());
+  if (const Bounds* const bounds = value->bounds()) {
+    room.resize(value->type().bytes());
+    copy_from_stored(value->type(), bounds->stored, base, room.data());
+    base = room.data();
+  }
   return at::from_blob(base + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()), tensor.sizes(),
                        tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
 }
@@ -88,7 +114,8 @@ void device_to_host(const at::Tensor& source, const at::Tensor& destination) {
   const ValueRef value = device::slot_of(source).load();
   if (runtime::Context::get().host_readable()) {
     recorder.wait(value);
-    destination.copy_(borrow(source, value));
+    std::vector<char> room;
+    destination.copy_(borrow(source, value, room));
     return;
   }
   const at::Tensor dense = fills_storage(source) ? source : source.clone(at::MemoryFormat::Contiguous);
@@ -105,7 +132,7 @@ void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
   Recorder::of(source.device().index()).wait(value);
   const c10::DeviceIndex to = destination.device().index();
   pjrt::Buffer moved = value->buffer().copy_to_device(context.device(to));
-  ValueRef here(new runtime::Value(value->type(), to, std::move(moved)));
+  ValueRef here(new runtime::Value(value->type(), to, std::move(moved), value->same_bounds()));
   const at::Tensor arrived =
       device::make_tensor(std::move(here), dense.sizes(), dense.strides(), dense.scalar_type(), to);
   copy_on_device(arrived, destination);

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "aten/call_site.h"
+#include "aten/changing_sizes.h"
 #include "aten/fallback.h"
 #include "base/hash.h"
 #include "device/errors.h"
@@ -28,7 +29,7 @@ bool same(const lowering::Scalar& a, const lowering::Scalar& b) {
          std::bit_cast<uint64_t>(a.z.imag()) == std::bit_cast<uint64_t>(b.z.imag());
 }
 
-bool same_values(const c10::SmallVector<lowering::Scalar, 2>& known, const Signature& signature) {
+bool same_values(const PlanTable::Scalars& known, const Signature& signature) {
   for (size_t i = 0; i < known.size(); ++i) {
     if (!signature.scalars[i].runtime && !same(known[i], signature.scalars[i].value)) return false;
   }
@@ -81,7 +82,60 @@ bool PlanTable::varies(const Entry& entry) {
   });
 }
 
-PlanTable::Found PlanTable::get(const Operator& op, const Signature& signature, at::ArrayRef<c10::IValue> arguments) {
+namespace {
+
+// Parts of larger tensors, and tensors that are joined, are where sizes come into being (aten/changing_sizes.h).
+bool note_changing_sizes(const Operator& op, Signature& signature) {
+  bool any = signature.bounded;
+  if (bounded_sizes() == BoundedSizes::kOff) return any;
+  const Location location = capture_location();
+  for (size_t i = 0; i < signature.tensors.size(); ++i) {
+    TensorUse& use = signature.tensors[i];
+    const TensorType& base = use.value->type();
+    const bool part = !use.identity && !use.gather && use.tensor->numel() < base.numel();
+    const bool joined = use.identity && op.row->name == "cat";
+    if (use.value->bounds() != nullptr || !(part || joined)) continue;
+    const uint64_t kind = mix(reinterpret_cast<uint64_t>(&op), i << 8 | signature.tensors.size());
+    use.changing = changing_dims(size_site(location, kind), use.tensor->sizes());
+    for (int64_t dim = 0; dim < use.tensor->dim(); ++dim) {
+      if (use.tensor->stride(dim) == 0) use.changing &= ~(uint64_t{1} << dim);
+    }
+    any |= use.changing != 0;
+  }
+  return any;
+}
+
+}  // namespace
+
+// Numbers of calls whose sizes change are constants at first, as those of other calls are.
+bool PlanTable::numbers_change(const Signature& signature) {
+  if (signature.scalars.empty() || !can_be_dynamic(signature)) return false;
+  auto& seen = bounded_scalars_[size_site(capture_location(), signature.scalars.size())];
+  Scalars now;
+  for (const ScalarUse& use : signature.scalars) now.push_back(use.value);
+  const bool known =
+      std::any_of(seen.begin(), seen.end(), [&](const Scalars& each) { return same_values(each, signature); });
+  if (!known && seen.size() <= kSpecialisedValues) seen.push_back(std::move(now));
+  return seen.size() > kSpecialisedValues;
+}
+
+PlanTable::Found PlanTable::get_bounded(const Operator& op, const Signature& signature,
+                                        at::ArrayRef<c10::IValue> arguments, uint64_t hash, bool dynamic) {
+  {
+    std::lock_guard lock(mutex_);
+    dynamic |= numbers_change(signature);
+  }
+  std::shared_ptr<const PlannedCall> call = build_bounded_plan(op, signature, arguments, dynamic, shared_);
+  if (call == nullptr) return {};
+  BoundedEntry entry{{signature.key.begin(), signature.key.end()}, {}, dynamic, call};
+  for (const ScalarUse& use : signature.scalars) entry.scalars.push_back(use.value);
+  std::lock_guard lock(mutex_);
+  if (bounded_.size() >= kBoundedEntries) bounded_.clear();
+  bounded_.emplace(hash, std::move(entry));
+  return {.plan = call.get(), .held = call};
+}
+
+PlanTable::Found PlanTable::get(const Operator& op, Signature& signature, at::ArrayRef<c10::IValue> arguments) {
   const uint64_t hash = signature.hash();
   bool dynamic = !signature.scalars.empty() && likely_to_vary(op, signature);
   {
@@ -95,6 +149,17 @@ PlanTable::Found PlanTable::get(const Operator& op, const Signature& signature, 
       if (entry->dynamic != nullptr) return {.plan = entry->dynamic.get()};
       dynamic |= entry->variants.size() >= kSpecialisedValues || varies(*entry);
     }
+    auto [first, last] = bounded_.equal_range(hash);
+    for (; first != last; ++first) {
+      const BoundedEntry& entry = first->second;
+      const bool same = std::equal(entry.key.begin(), entry.key.end(), signature.key.begin(), signature.key.end()) &&
+                        (entry.dynamic || same_values(entry.scalars, signature));
+      if (same) return {.plan = entry.call.get(), .held = entry.call};
+    }
+  }
+  if (note_changing_sizes(op, signature)) {
+    Found found = get_bounded(op, signature, arguments, hash, dynamic && can_be_dynamic(signature));
+    if (found.plan != nullptr) return found;
   }
   dynamic = dynamic && can_be_dynamic(signature);
   // Built without the lock: meta kernels may be Python.
@@ -260,15 +325,17 @@ void RowKernel::refuse_shared_output(at::ArrayRef<c10::IValue> arguments) const 
 }
 
 void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit::Stack* stack) {
-  const size_t slots = call.plan.slots.size();
+  const graph::Plan& plan = *call.plan;
+  const size_t slots = plan.slots.size();
   c10::SmallVector<uint64_t, 16> words(slots, 0);
   for (const PlannedCall::WindowUse& window : call.windows) {
     const Dims starts = *window.layout.starts(signature.tensors[window.use].tensor->storage_offset());
     for (size_t i = 0; i < starts.size(); ++i) words[window.first_slot + i] = static_cast<uint64_t>(starts[i]);
   }
   for (const auto& [use, slot] : call.scalars) words[slot] = word_of(signature.scalars[use].value);
+  for (const auto& [slot, size] : call.sizes) words[slot] = size;
   graph::Capture* const capture = graph::Capture::current();
-  if (call.plan.random_slot) {
+  if (plan.random_slot) {
     const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op_.handle.schema().arguments().size());
     at::Generator generator = device::default_generator(signature.device);
     for (size_t i = 0; i < op_.kinds.size(); ++i) {
@@ -282,8 +349,8 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
     } else {
       std::lock_guard lock(state->mutex_);
       const auto philox = state->take(call.random_blocks);
-      words[*call.plan.random_slot] = philox.seed;
-      words[*call.plan.random_slot + 1] = philox.offset;
+      words[*plan.random_slot] = philox.seed;
+      words[*plan.random_slot + 1] = philox.offset;
     }
   }
 
@@ -314,8 +381,8 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
   }
   const c10::DeviceIndex device = signature.device;
   signature.tensors.clear();  // the recorder must hold the only references of ours
-  graph::Recorder::of(device).record(call.plan, std::move(inputs), {words.data(), words.size()},
-                                     {targets.data(), targets.size()}, call_site());
+  graph::Recorder::of(device).record(plan, std::move(inputs), {words.data(), words.size()},
+                                     {targets.data(), targets.size()}, call_site(), call.forms);
   push_results(call, std::move(created), stack);
 }
 

@@ -6,30 +6,61 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
+#include <algorithm>
+
 namespace tpu::aten {
 namespace {
 
-at::Tensor meta_twin(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;  // 0-d CPU tensors stay
-  return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-}
+// Makes the twins of a call's tensors, in the order of its arguments.
+class Twins {
+ public:
+  explicit Twins(std::span<const Dims> sizes) : sizes_(sizes) {}
 
-c10::IValue meta_twin(const c10::IValue& value, ArgKind kind) {
-  if (kind == ArgKind::kTensor && value.isTensor()) return meta_twin(value.toTensor());
+  at::Tensor make(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;  // 0-d CPU tensors stay
+    if (sizes_.empty()) {
+      return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+    }
+    const Dims& sizes = sizes_[next_++];
+    if (sizes == Dims(tensor.sizes())) {
+      return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+    }
+    Dims strides(sizes.size(), 0), order = iota(sizes.size());
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+    int64_t stride = 1;
+    for (size_t i = order.size(); i-- > 0;) {
+      const auto dim = static_cast<size_t>(order[i]);
+      strides[dim] = stride;
+      stride *= std::max<int64_t>(sizes[dim], 1);
+    }
+    return at::detail::empty_strided_meta({sizes.data(), sizes.size()}, {strides.data(), strides.size()},
+                                          tensor.scalar_type());
+  }
+
+ private:
+  const std::span<const Dims> sizes_;
+  size_t next_ = 0;
+};
+
+c10::IValue meta_twin(const c10::IValue& value, ArgKind kind, Twins& twins) {
+  if (kind == ArgKind::kTensor && value.isTensor()) return twins.make(value.toTensor());
   if (kind != ArgKind::kTensorList || !value.isList()) return value;
   const auto elements = value.toListRef();
   c10::impl::GenericList list(value.toList().elementType());
   for (const c10::IValue& element : elements) {
-    list.push_back(element.isNone() ? element : c10::IValue(meta_twin(element.toTensor())));
+    list.push_back(element.isNone() ? element : c10::IValue(twins.make(element.toTensor())));
   }
   return list;
 }
 
 // The same call on meta tensors. Kept apart from the twins it makes for written arguments.
-torch::jit::Stack meta_arguments(const Operator& op, at::ArrayRef<c10::IValue> arguments, size_t count) {
+torch::jit::Stack meta_arguments(const Operator& op, at::ArrayRef<c10::IValue> arguments, size_t count,
+                                 std::span<const Dims> sizes) {
   torch::jit::Stack stack;
+  Twins twins(sizes);
   for (size_t i = 0; i < count; ++i) {
-    stack.push_back(meta_twin(arguments[i], i < op.kinds.size() ? op.kinds[i] : ArgKind::kTensor));
+    stack.push_back(meta_twin(arguments[i], i < op.kinds.size() ? op.kinds[i] : ArgKind::kTensor, twins));
   }
   return stack;
 }
@@ -202,13 +233,13 @@ void check_castable(const Operator& op, const Metadata& meta) {
 
 }  // namespace
 
-Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> arguments) {
+Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> arguments, std::span<const Dims> sizes) {
   Metadata meta;
   meta.promoted = promote(op, arguments);
   const size_t row_arguments = op.kinds.size();
 
   if (op.form == Form::kMutating) {
-    torch::jit::Stack stack = meta_arguments(op, arguments, row_arguments);
+    torch::jit::Stack stack = meta_arguments(op, arguments, row_arguments, sizes);
     collect_written(op, stack, meta.written);
     if (op.returned == 0) return meta;  // in-place only: results are as the arguments are
     run_meta(op.handle, stack);
@@ -218,13 +249,13 @@ Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> argument
     return meta;
   }
   if (op.form != Form::kFunctional && op.functional == op.handle) {  // a factory: the out tensor tells all
-    torch::jit::Stack stack = meta_arguments(op, arguments, arguments.size());
+    torch::jit::Stack stack = meta_arguments(op, arguments, arguments.size(), sizes);
     collect_written(op, stack, meta.written);
     run_meta(op.handle, stack);
     meta.results = meta.written;
     return meta;
   }
-  torch::jit::Stack stack = meta_arguments(op, arguments, row_arguments);
+  torch::jit::Stack stack = meta_arguments(op, arguments, row_arguments, sizes);
   run_meta(op.functional, stack);
   for (const c10::IValue& value : stack) flatten(value, meta.results);
   if (op.row->name == "convolution" || op.row->name == "convolution_overrideable") keep_memory_format(arguments, meta);
@@ -232,7 +263,7 @@ Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> argument
   if (op.row->name == "linalg_eig") order_by_column(meta.results[1]);
   if (op.form == Form::kFunctional) return meta;
 
-  torch::jit::Stack written_form = meta_arguments(op, arguments, arguments.size());
+  torch::jit::Stack written_form = meta_arguments(op, arguments, arguments.size(), sizes);
   collect_written(op, written_form, meta.written);
   check_castable(op, meta);
   // For the checks that only the written form makes: an in-place result must not broadcast self.

@@ -13,6 +13,8 @@ struct Metadata {
 };
 
 /// Raises what the meta kernel raises: wrong shapes, dtypes, ranges.
-Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> arguments);
+/// With `sizes`, of tensors that have those instead of their own: one entry per tensor on the device, in the order of
+/// the arguments.
+Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> arguments, std::span<const Dims> sizes = {});
 
 }  // namespace tpu::aten

@@ -2,17 +2,21 @@
 // From a signature to a plan: metadata from PyTorch, argument templates, what becomes of the results.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
 
 #include "aten/metadata.h"
 #include "graph/plan.h"
+#include "graph/recorder.h"
 
 namespace tpu::aten {
 
 /// A plan and how a call feeds it.
 struct PlannedCall {
-  graph::Plan plan;
-  std::vector<uint32_t> input_uses;  // tensor use of each plan input
+  const graph::Plan* plan = nullptr;  // lives for ever
+  std::vector<uint32_t> input_uses;   // tensor use of each plan input
   struct WindowUse {
     uint32_t use;
     graph::Layout layout;
@@ -29,6 +33,20 @@ struct PlannedCall {
   };
   std::vector<std::optional<NewTensor>> created;  // per returned result; nullopt: undefined tensor
   uint64_t random_blocks = 0;
+  /// Of a bounded plan: the call's sizes, as (slot, word), and what its outputs are.
+  std::vector<std::pair<uint32_t, uint64_t>> sizes;
+  std::vector<graph::OutputForm> forms;
+};
+
+/// Bounded plans of one operator, which calls of many sizes share. Thread-safe.
+class SharedPlans {
+ public:
+  /// The plan with this key. `make` is called without a lock where there is none.
+  const graph::Plan* get(const std::vector<uint64_t>& key, const std::function<std::unique_ptr<graph::Plan>()>& make);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_multimap<uint64_t, std::pair<std::vector<uint64_t>, const graph::Plan*>> plans_;
 };
 
 /// An out tensor has the wrong size: resize it and parse again.
@@ -42,5 +60,11 @@ struct ResizeOut {
 std::variant<std::unique_ptr<PlannedCall>, ResizeOut> build_plan(const Operator& op, const Signature& signature,
                                                                  at::ArrayRef<c10::IValue> arguments,
                                                                  bool dynamic_scalars);
+
+/// A call whose sizes change, planned for their bounds (graph/plan.h). Null where the row has no rule for it, or the
+/// tensors' windows cut across a changing dim: then it is planned for its own sizes. Raises as build_plan does.
+std::unique_ptr<PlannedCall> build_bounded_plan(const Operator& op, const Signature& signature,
+                                                at::ArrayRef<c10::IValue> arguments, bool dynamic_scalars,
+                                                SharedPlans& shared);
 
 }  // namespace tpu::aten

@@ -15,7 +15,7 @@ namespace tpu::aten {
 namespace {
 
 // Tags keep words of different kinds apart, so that equal keys mean equal calls.
-enum Tag : uint64_t { kNone = 1, kTensor, kNumber, kList, kWord, kText };
+enum Tag : uint64_t { kNone = 1, kTensor, kNumber, kList, kWord, kText, kBounds };
 
 uint64_t tagged(Tag tag, uint64_t payload) { return static_cast<uint64_t>(tag) << 56 | payload; }
 
@@ -130,6 +130,11 @@ class Parser {
       s_.key.push_back(static_cast<uint64_t>(base.dtype) << 32 | base.dims.size());
       for (int64_t dim : base.dims) s_.key.push_back(static_cast<uint64_t>(dim));
     }
+    if (const Bounds* const bounds = value->bounds()) {
+      s_.bounded = true;
+      s_.key.push_back(tagged(kBounds, bounds->dims & 0xffffffff));
+      for (int64_t dim : bounds->stored) s_.key.push_back(static_cast<uint64_t>(dim));
+    }
     s_.tensors.push_back({&tensor, std::move(value), identity, gather});
   }
 
@@ -229,6 +234,7 @@ void Signature::parse(const Operator& op, at::ArrayRef<c10::IValue> arguments, u
   scalars.clear();
   device = -1;
   marked = false;
+  bounded = false;
   key.push_back(state_word(op.row->heavy));
   Parser parser(*this, op, gather);
   for (size_t i = 0; i < op.kinds.size(); ++i) parser.argument(op.kinds[i], i, arguments[i]);

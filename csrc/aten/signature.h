@@ -16,8 +16,9 @@ namespace tpu::aten {
 struct TensorUse {
   const at::Tensor* tensor;
   runtime::ValueRef value;
-  bool identity;  // the tensor is its storage's whole base
-  bool gather;    // its usual layout does not fit at this offset
+  bool identity;          // the tensor is its storage's whole base
+  bool gather;            // its usual layout does not fit at this offset
+  uint64_t changing = 0;  // bit per dim whose size may be another in the next call although its base's is not
 };
 
 /// A number: a Scalar argument, a float argument that the row takes at run time, or a 0-d CPU tensor.
@@ -33,6 +34,8 @@ struct Signature {
   c10::SmallVector<TensorUse, 6> tensors;
   c10::SmallVector<ScalarUse, 4> scalars;
   c10::DeviceIndex device = -1;
+  /// Some tensor is stored in a larger array.
+  bool bounded = false;
   /// Some tensor carries a conjugate or negative mark: PyTorch hands those to products unresolved.
   bool marked = false;
 

@@ -9,6 +9,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like_native.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -18,14 +19,53 @@
 
 #include <algorithm>
 
+#include "aten/changing_sizes.h"
 #include "device/device.h"
 #include "device/dtypes.h"
 #include "device/errors.h"
 #include "device/storage.h"
+#include "graph/window.h"
 #include "runtime/context.h"
 
 namespace tpu::aten {
 namespace {
+
+// What empty_like() is asked for a tensor whose sizes change: the new one is to be stored in the same way.
+struct Model {
+  Dims sizes, bounds;
+  uint64_t changing = 0;
+};
+thread_local const Model* model = nullptr;
+
+std::optional<Model> model_of(const at::Tensor& tensor) {
+  if (!tensor.device().is_privateuseone() || !tensor.has_storage()) return std::nullopt;
+  const runtime::ValueRef value = device::slot_of(tensor).load();
+  if (value->bounds() == nullptr) return std::nullopt;
+  Model made{Dims(tensor.sizes()), {}, 0};
+  graph::SizeBounds sizes;
+  const auto layout = graph::Layout::make_bounded(value->type(), value->bounds(),
+                                                  {value->type().dtype, made.sizes, Dims(tensor.strides())},
+                                                  tensor.storage_offset(), &made.changing, sizes);
+  if (!layout || made.changing == 0) return std::nullopt;
+  made.bounds = layout->read_sizes();
+  return made;
+}
+
+// How the base of a new tensor is stored, null where its sizes do not change. `order` as device::memory_order.
+std::unique_ptr<const Bounds> bounds_of_new(const TensorType& base, c10::IntArrayRef sizes, const Dims& order,
+                                            uint64_t site) {
+  const bool modelled = model != nullptr && Dims(sizes) == model->sizes;
+  const uint64_t seen = modelled ? 0 : changing_dims(site, {base.dims.data(), base.dims.size()});
+  Bounds bounds{base.dims, 0};
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto dim = static_cast<size_t>(order[i]);
+    const bool changes = modelled ? (model->changing >> dim & 1) != 0 : (seen >> i & 1) != 0;
+    if (!changes) continue;
+    bounds.dims |= uint64_t{1} << i;
+    bounds.stored[i] = modelled ? model->bounds[dim] : bound_of(base.dims[i]);
+  }
+  return bounds.dims != 0 ? std::make_unique<const Bounds>(std::move(bounds)) : nullptr;
+}
 
 at::Tensor make_empty(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<c10::ScalarType> dtype,
                       std::optional<c10::Device> chosen) {
@@ -38,14 +78,23 @@ at::Tensor make_empty(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::opt
     const DType element = device::to_dtype(type);
     TensorType base{element, {}};
     size_t bytes;
-    if (const auto order = device::memory_order(sizes, strides)) {
+    const auto order = device::memory_order(sizes, strides);
+    if (order) {
       for (int64_t dim : *order) base.dims.push_back(sizes[dim]);
       bytes = base.bytes();
     } else {  // gaps or overlaps: a flat base that the strides reach into
       bytes = at::detail::computeStorageNbytes(sizes, strides, byte_size(element));
       base.dims = {static_cast<int64_t>(bytes / byte_size(element))};
     }
-    return device::make_tensor(device::undefined_value(std::move(base), index), sizes, strides, type, index);
+    const uint64_t site = order && !order->empty()
+                              ? size_site(capture_location(), static_cast<uint64_t>(element) << 8 | sizes.size())
+                              : 0;
+    auto bounds = site != 0 ? bounds_of_new(base, sizes, *order, site) : nullptr;
+    const bool exact = bounds == nullptr;
+    at::Tensor made = device::make_tensor(device::undefined_value(std::move(base), index, std::move(bounds)), sizes,
+                                          strides, type, index);
+    if (site != 0 && exact) made_at(site, made);
+    return made;
   });
 }
 
@@ -97,6 +146,18 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::
     TORCH_CHECK(size >= 0, "Trying to create tensor with negative dimension ", size, ": ", sizes);
   }
   return filled_if_asked(make_empty(sizes, strides, dtype, chosen));
+}
+
+at::Tensor empty_like(const at::Tensor& self, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+                      std::optional<c10::Device> chosen, std::optional<bool> pin_memory,
+                      std::optional<c10::MemoryFormat> format) {
+  const std::optional<Model> like = model_of(self);
+  const Model* const before = std::exchange(model, like ? &*like : nullptr);
+  struct Restore {
+    const Model* to;
+    ~Restore() { model = to; }
+  } restore{before};
+  return at::native::empty_like(self, dtype, layout, chosen, pin_memory, format);
 }
 
 // A tensor of zeros without storage, which autograd uses for tangents that are zero.
@@ -187,6 +248,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("is_set_to", &is_set_to);
   m.impl("empty.memory_format", &empty_memory_format);
   m.impl("empty_strided", &empty_strided);
+  m.impl("empty_like", &empty_like);
   m.impl("_efficientzerotensor", &efficient_zero_tensor);
   m.impl("as_strided", &at::native::as_strided_tensorimpl);
   m.impl("view", &at::native::view);

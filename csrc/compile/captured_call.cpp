@@ -181,6 +181,7 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
       words[2 * i + 1] = draw.offset;
     }
   }
+  std::copy(graph_->words.begin(), graph_->words.end(), words.end() - static_cast<ptrdiff_t>(graph_->words.size()));
   std::vector<ValueRef> inputs;
   size_t next_constant = 0;
   for (int32_t source : graph_->sources) {

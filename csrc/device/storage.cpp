@@ -95,8 +95,8 @@ const lowering::Row kResizeRow{.name = "resize_", .lower = lower_resize};
 
 }  // namespace
 
-ValueRef undefined_value(TensorType type, c10::DeviceIndex device) {
-  return ValueRef(new Value(std::move(type), device, Value::State::kUndefined));
+ValueRef undefined_value(TensorType type, c10::DeviceIndex device, std::unique_ptr<const Bounds> bounds) {
+  return ValueRef(new Value(std::move(type), device, Value::State::kUndefined, std::move(bounds)));
 }
 
 c10::Storage make_storage(ValueRef value, size_t bytes, c10::DeviceIndex device) {
@@ -180,11 +180,11 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
     plan->name = "resize_";
     plan->inputs = {old->type()};
     const graph::Window window{flat.dtype, flat.dims, {1}};
-    plan->args = {graph::TensorRef{0, graph::Layout::make(old->type(), window, 0, false), 0}};
+    plan->args = {graph::TensorRef{0, graph::Layout::make(old->type(), window, 0, false), 0, {}, 0, {}, 0}};
     plan->slots.assign(std::get<graph::TensorRef>(plan->args[0]).layout.start_count(), graph::Slot::kInt);
     plan->results = {type};
     plan->promoted = type.dtype;
-    plan->outputs = {{type, 0, {0}, std::nullopt, std::nullopt}};
+    plan->outputs = {{type, 0, {0}, std::nullopt, {}, std::nullopt}};
     const std::vector<uint64_t> words(plan->slots.size(), 0);
     StorageSlot* target[] = {&slot};
     translate([&] { graph::Recorder::of(device).record(*plan, {old}, words, target, capture_location()); });

@@ -12,7 +12,8 @@ namespace tpu::device {
 /// New storage of `bytes` bytes on `device`, holding `value`.
 c10::Storage make_storage(runtime::ValueRef value, size_t bytes, c10::DeviceIndex device);
 /// Undefined value of `type`: reads as zeros.
-runtime::ValueRef undefined_value(TensorType type, c10::DeviceIndex device);
+runtime::ValueRef undefined_value(TensorType type, c10::DeviceIndex device,
+                                  std::unique_ptr<const Bounds> bounds = nullptr);
 
 runtime::StorageSlot& slot_of(const c10::StorageImpl& storage);
 inline runtime::StorageSlot& slot_of(const at::TensorBase& tensor) {

@@ -24,7 +24,7 @@ std::shared_ptr<const Error> never_computed() {
 
 std::pair<uint32_t, uint32_t> random_words(const Plan& plan) {
   if (plan.random_slot) return {*plan.random_slot, 1};
-  return {0, plan.body != nullptr ? plan.body->random_words / 2 : 0};
+  return {0, plan.body != nullptr ? plan.body->draws : 0};
 }
 
 // ---- any capture -------------------------------------------------------------------------------------
@@ -79,8 +79,9 @@ Wire Capture::parameter(const ValueRef& value) {
   return wire;
 }
 
-void Capture::append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words,
-                     Location location) {
+void Capture::append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location,
+                     std::span<const OutputForm> forms) {
+  bounded_ |= plan.bounded;
   ensure(next_draws_.size() == random_words(plan).second,
          "a node was captured with other random operators than it has");
   recording_.nodes.push_back({&plan, location, static_cast<uint32_t>(recording_.wires.size()),
@@ -89,15 +90,17 @@ void Capture::append(const Plan& plan, std::span<const Wire> wires, std::span<co
   recording_.wires.insert(recording_.wires.end(), wires.begin(), wires.end());
   recording_.words.insert(recording_.words.end(), words.begin(), words.end());
   drawn(recording_.nodes.back(), std::exchange(next_draws_, {}));
-  for (const OutputTemplate& output : plan.outputs) {
-    ValueRef value(new DeviceValue(output.base, device_, State::kCaptured));
+  for (size_t k = 0; k < plan.outputs.size(); ++k) {
+    ValueRef value = output_value(plan, k, forms, device_, State::kCaptured);
     know(value, {false, static_cast<uint32_t>(recording_.outputs.size())});
     recording_.outputs.push_back(std::move(value));
   }
 }
 
 void Capture::record(int device, const Plan& plan, std::span<const ValueRef> inputs, std::span<const uint64_t> words,
-                     std::span<runtime::StorageSlot* const> targets, Location location) {
+                     std::span<runtime::StorageSlot* const> targets, Location location,
+                     std::span<const OutputForm> forms) {
+  // Of a node that draws. Others may come in between, which make values that it needs.
   std::vector<DrawRandom> draws = std::exchange(next_draws_, {});
   if (device != device_) block("an operator on another device was called");
   before_write(targets);
@@ -107,8 +110,9 @@ void Capture::record(int device, const Plan& plan, std::span<const ValueRef> inp
     wires.push_back(known != nullptr ? *known : from_outside(input, location));
   }
   next_places_.clear();
+  if (random_words(plan).second > 0) next_draws_ = std::exchange(draws, {});
+  append(plan, wires, words, location, forms);
   next_draws_ = std::move(draws);
-  append(plan, wires, words, location);
   const size_t first = recording_.outputs.size() - plan.outputs.size();
   for (size_t k = 0; k < plan.outputs.size(); ++k) {
     if (targets[k] != nullptr) targets[k]->store(recording_.outputs[first + k]);
@@ -124,23 +128,35 @@ void Capture::block(const char* reason) const {
 
 // ---- a function of arguments -------------------------------------------------------------------------
 
-ValueRef CallCapture::argument(TensorType type) {
-  ValueRef value(new DeviceValue(std::move(type), device(), State::kCaptured));
+ValueRef CallCapture::argument(TensorType type, std::unique_ptr<const Bounds> bounds) {
+  bounded_ |= bounds != nullptr;
+  ValueRef value(new DeviceValue(std::move(type), device(), State::kCaptured, std::move(bounds)));
   parameter(value);
   sources_.push_back(arguments_++);
   return value;
 }
 
+// Words that are operands of the graph and no constants: what random nodes draw, and, so that graphs of other sizes
+// have the same text, what depends on sizes. Where no size is involved that is at most a number that was made of one.
 void CallCapture::drawn(const NodeRecord& node, std::vector<DrawRandom> draws) {
-  const uint32_t first = node.first_word + random_words(*node.plan).first;
-  for (uint32_t i = 0; i < 2 * draws.size(); ++i) open_words_.push_back(first + i);
+  const Plan& plan = *node.plan;
+  const auto [drawn, count] = random_words(plan);
   for (DrawRandom& draw : draws) draws_.push_back(std::move(draw));
+  for (uint32_t i = 0; i < plan.slots.size(); ++i) {
+    const bool random = i >= drawn && i < drawn + 2 * count;
+    const bool by_size = plan.bounded || plan.body != nullptr || plan.slots[i] != Slot::kInt;
+    if (random) {
+      random_words_.push_back({node.first_word + i, plan.slots[i]});
+    } else if (bounded_ && by_size) {
+      size_words_.push_back({node.first_word + i, plan.slots[i]});
+    }
+  }
 }
 
 Wire CallCapture::from_outside(const ValueRef& value, Location location) {
   if (value->state() == State::kUndefined) {
     // Memory that nothing has written yet. Whatever is written later is not what this graph reads.
-    append(zeros_plan(value->type()), {}, {}, location);
+    append(zeros_plan(value->stored_type()), {}, {}, location, {});
     const Wire wire{false, static_cast<uint32_t>(recording_.outputs.size() - 1)};
     know(value, wire);
     return wire;
@@ -174,13 +190,21 @@ const CapturedGraph& CallCapture::finish(std::span<const ValueRef> results, std:
   Plan& plan = graph->plan;
   plan.id = next_plan_id();
   plan.name = "graph of " + std::to_string(recording_.nodes.size()) + " operators";
-  for (const ValueRef& parameter : recording_.parameters) plan.inputs.push_back(parameter->type());
-  plan.slots.assign(open_words_.size(), Slot::kInt);
+  for (const ValueRef& parameter : recording_.parameters) plan.inputs.push_back(parameter->stored_type());
+  for (const auto* words : {&random_words_, &size_words_}) {
+    for (const OpenWord& open : *words) {
+      plan.slots.push_back(open.slot);
+      body->open_words.push_back(open.word);
+    }
+  }
+  for (const OpenWord& open : size_words_) graph->words.push_back(recording_.words[open.word]);
+  plan.bounded = bounded_;
   for (size_t k = 0; k < results.size(); ++k) {
     const Wire wire = *wire_of(*results[k]);
     ensure(!wire.external, "a result of a captured graph that no node made");
     body->results.push_back(wire.index);
-    OutputTemplate output{results[k]->type(), static_cast<uint32_t>(k), iota(results[k]->type().rank()), {}, {}};
+    OutputTemplate output{
+        results[k]->stored_type(), static_cast<uint32_t>(k), iota(results[k]->type().rank()), {}, {}, {}};
     if (replaces[k] >= 0) {
       const auto source = std::find(sources_.begin(), sources_.end(), replaces[k]);
       output.takes_over = static_cast<uint32_t>(source - sources_.begin());
@@ -190,8 +214,7 @@ const CapturedGraph& CallCapture::finish(std::span<const ValueRef> results, std:
   graph->sources = sources_;
   graph->constants = constants_;
   graph->draws = draws_;
-  body->open_words = open_words_;
-  body->random_words = static_cast<uint32_t>(open_words_.size());
+  body->draws = static_cast<uint32_t>(draws_.size());
   body->recording.nodes = recording_.nodes;
   body->recording.wires = recording_.wires;
   body->recording.words = recording_.words;

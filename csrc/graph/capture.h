@@ -46,7 +46,10 @@ struct CapturedGraph {
   std::vector<int32_t> sources;
   std::vector<runtime::ValueRef> constants;  // values from outside that were not arguments
   std::vector<DrawRandom> draws;             // two words each
+  std::vector<uint64_t> words;               // the plan's words after those
 };
+
+struct OutputForm;
 
 class Capture {
  public:
@@ -65,7 +68,7 @@ class Capture {
   void lies_in(const runtime::ValueRef& value, runtime::StorageSlot& slot);
   /// Called by the recorder instead of recording. Throws where the node cannot be part of the graph.
   void record(int device, const Plan& plan, std::span<const runtime::ValueRef> inputs, std::span<const uint64_t> words,
-              std::span<runtime::StorageSlot* const> targets, Location location);
+              std::span<runtime::StorageSlot* const> targets, Location location, std::span<const OutputForm> forms);
 
   /// Throws for a value that only a launch of the captured graph will make.
   virtual void refuse_to_read(const runtime::Value& value) const = 0;
@@ -85,7 +88,8 @@ class Capture {
   explicit Capture(int device);
 
   [[noreturn]] void block(const char* reason) const;
-  void append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location);
+  void append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location,
+              std::span<const OutputForm> forms);
   /// Makes `value` a parameter of the recording.
   Wire parameter(const runtime::ValueRef& value);
   /// The value, kept from now on, stands for what `wire` leads to.
@@ -95,6 +99,7 @@ class Capture {
   runtime::Ref<runtime::StorageSlot> place_of(const runtime::Value& value) const;
 
   Recording recording_;
+  bool bounded_ = false;  // some sizes may be others in the next capture of this graph
 
  private:
   /// Throws where a target must not be written.
@@ -118,7 +123,7 @@ class CallCapture final : public Capture {
   explicit CallCapture(int device) : Capture(device) {}
 
   /// Declares the next argument, a value that no launch has made.
-  runtime::ValueRef argument(TensorType type);
+  runtime::ValueRef argument(TensorType type, std::unique_ptr<const Bounds> bounds = nullptr);
   void refuse_to_read(const runtime::Value& value) const override;
 
   /// Ends the capture. The graph gives `results`, values that captured nodes made; those with an argument's number in
@@ -133,7 +138,11 @@ class CallCapture final : public Capture {
   std::vector<int32_t> sources_;  // per parameter of the recording
   std::vector<runtime::ValueRef> constants_;
   std::vector<DrawRandom> draws_;
-  std::vector<uint32_t> open_words_;
+  struct OpenWord {
+    uint32_t word;
+    Slot slot;
+  };
+  std::vector<OpenWord> random_words_, size_words_;
   int32_t arguments_ = 0;
 };
 

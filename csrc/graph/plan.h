@@ -16,6 +16,7 @@
 
 #include "base/location.h"
 #include "graph/window.h"
+#include "lowering/bounded.h"
 #include "lowering/op_call.h"
 #include "lowering/table.h"
 
@@ -28,6 +29,16 @@ struct TensorRef {
   uint32_t input = 0;
   Layout layout;
   uint32_t first_slot = 0;  // layout.start_count() int slots
+  /// Dims whose present size is a run-time word (lowering/bounded.h).
+  struct Present {
+    uint32_t dim = 0;
+    uint32_t slot = 0;
+    friend bool operator==(const Present&, const Present&) = default;
+  };
+  std::vector<Present> present;
+  uint64_t filled = 0;  // bit per dim: what stands behind the present end is replaced
+  lowering::Fill fill = lowering::Fill::kZero;
+  int64_t fill_number = 0;
 };
 
 struct ScalarRef {
@@ -57,8 +68,11 @@ struct OutputTemplate {
     uint32_t first_slot = 0;
     DType dtype = DType::kF32;  // of the window: the result is converted to it
     Dims sizes;
+    std::vector<TensorRef::Present> present;  // where the layout writes a part
   };
   std::optional<Replace> replace;
+  /// For tests: what stands behind the present end is overwritten with numbers that would show.
+  std::vector<TensorRef::Present> poisoned;
   /// Input whose memory the output may take over although it is no window of it (results of captured graphs).
   std::optional<uint32_t> takes_over;
 };
@@ -75,6 +89,8 @@ struct Plan {
   DType promoted = DType::kF32;
   int dot_precision = 2;  // as Builder::set_dot_precision takes it
   std::vector<Slot> slots;
+  /// Lowered for stored sizes (base/tensor_type.h, Bounds): `inputs`, `results` and `outputs` have these.
+  bool bounded = false;
   std::optional<uint32_t> random_slot;  // seed and offset, two int slots
   std::vector<OutputTemplate> outputs;
   /// Set for a captured graph (capture.h), which has no row: the nodes that make the outputs.
@@ -118,5 +134,11 @@ struct LoweredNode {
 LoweredNode lower(const Plan& plan, stablehlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy);
 
 uint64_t next_plan_id();
+
+/// Everything about a plan but its id and name, as words: plans of one row with equal keys give the same program.
+std::vector<uint64_t> content_key(const Plan& plan);
+
+/// What a row's rule may look at: attributes are as in a call, tensors and numbers that are not known are left out.
+lowering::Arg attribute_of(const ArgTemplate& argument);
 
 }  // namespace tpu::graph

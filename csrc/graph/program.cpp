@@ -242,7 +242,7 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
   program->label = label_of(recording);
 
   std::vector<Value> parameters;
-  for (const auto& value : recording.parameters) parameters.push_back(builder.parameter(value->type()));
+  for (const auto& value : recording.parameters) parameters.push_back(builder.parameter(value->stored_type()));
   PackedWords packed(builder, recording);
   const auto words_of = [&](uint32_t n) { return packed.take(*recording.nodes[n].plan); };
   LoweredNodes lowered = lower_nodes(builder, recording, parameters, words_of, policy);
@@ -258,7 +258,7 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
   for (uint32_t i = 0; i < values.size(); ++i) {
     if (!test(alive, i)) continue;
     const auto parameter = replaced_parameter(recording, i);
-    if (parameter && values[i].type() == recording.parameters[*parameter]->type() &&
+    if (parameter && values[i].type() == recording.parameters[*parameter]->stored_type() &&
         aliased.insert(*parameter).second) {
       builder.set_aliased_output(*parameter, static_cast<int>(results.size()));
       program->aliased_parameters.push_back(*parameter);

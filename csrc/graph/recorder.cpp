@@ -26,6 +26,58 @@ std::vector<lowering::Value> lower_zeros(const lowering::OpCall& call) {
   return {call.builder().constant(0.0, call.result_type(0))};
 }
 
+std::vector<lowering::Value> lower_cut(const lowering::OpCall& call) {
+  const lowering::Value stored = call.tensor(0);
+  const Dims none(stored.rank(), 0), ones(stored.rank(), 1);
+  return {stablehlo::slice(stored, none, call.result_type(0).dims, ones)};
+}
+
+// Plans of the engine's own, by the types that they depend on.
+class OwnPlans {
+ public:
+  template <typename Make>
+  const Plan& get(const TensorType& from, const TensorType& to, const Make& make) {
+    uint64_t hash = mix(static_cast<uint64_t>(to.dtype), to.rank());
+    for (const TensorType* type : {&from, &to}) {
+      for (int64_t d : type->dims) hash = mix(hash, static_cast<uint64_t>(d));
+    }
+    std::lock_guard lock(mutex_);
+    auto [first, last] = plans_.equal_range(hash);
+    for (; first != last; ++first) {
+      const Entry& entry = first->second;
+      if (entry.from == from && entry.to == to) return *entry.plan;
+    }
+    auto plan = std::make_unique<Plan>();
+    plan->id = next_plan_id();
+    plan->results = {to};
+    plan->promoted = to.dtype;
+    plan->outputs.push_back({to, 0, iota(to.rank()), std::nullopt, {}, std::nullopt});
+    make(*plan);
+    return *plans_.emplace(hash, Entry{from, to, std::move(plan)})->second.plan;
+  }
+
+ private:
+  struct Entry {
+    TensorType from, to;
+    std::unique_ptr<Plan> plan;
+  };
+  std::mutex mutex_;
+  std::unordered_multimap<uint64_t, Entry> plans_;
+};
+
+// Takes what is there out of a larger array, for a plan that knows no bounds.
+const Plan& cut_plan(const TensorType& stored, const TensorType& type) {
+  static const lowering::Row row{.name = "cut", .lower = lower_cut};
+  static auto* const plans = new OwnPlans;
+  return plans->get(stored, type, [&](Plan& plan) {
+    plan.row = &row;
+    plan.name = "cut to " + to_string(type);
+    plan.inputs = {stored};
+    const Window whole{stored.dtype, stored.dims, contiguous_strides(stored.dims)};
+    plan.args = {TensorRef{0, Layout::make(stored, whole, 0, false), 0, {}, 0, {}, 0}};
+  });
+}
+
 size_t program_memory() {
   const int64_t megabytes = env::integer(env::kProgramMemoryMb, kProgramMemoryMb);
   if (megabytes < 0) throw Error(Code::kValue, std::string(env::kProgramMemoryMb) + " must not be negative");
@@ -103,22 +155,18 @@ Recording without_graphs(const Recording& whole) {
 
 const Plan& zeros_plan(const TensorType& type) {
   static const lowering::Row row{.name = "zeros", .lower = lower_zeros};
-  static auto* const plans = new std::unordered_multimap<uint64_t, std::unique_ptr<Plan>>;
-  static std::mutex mutex;
-  uint64_t hash = static_cast<uint64_t>(type.dtype);
-  for (int64_t d : type.dims) hash = mix(hash, static_cast<uint64_t>(d));
-  std::lock_guard lock(mutex);
-  auto [first, last] = plans->equal_range(hash);
-  for (; first != last; ++first) {
-    if (first->second->results[0] == type) return *first->second;
-  }
-  auto plan = std::make_unique<Plan>();
-  plan->id = next_plan_id();
-  plan->row = &row;
-  plan->name = "empty";
-  plan->results = {type};
-  plan->outputs = {{type, 0, iota(type.rank()), std::nullopt, std::nullopt}};
-  return *plans->emplace(hash, std::move(plan))->second;
+  static auto* const plans = new OwnPlans;
+  return plans->get({}, type, [](Plan& plan) {
+    plan.row = &row;
+    plan.name = "empty";
+  });
+}
+
+ValueRef output_value(const Plan& plan, size_t k, std::span<const OutputForm> forms, int device, State state) {
+  const TensorType& stored = plan.outputs[k].base;
+  if (forms.empty() || forms[k].changing == 0) return ValueRef(new DeviceValue(stored, device, state));
+  auto bounds = std::make_unique<const Bounds>(Bounds{stored.dims, forms[k].changing});
+  return ValueRef(new DeviceValue(forms[k].type, device, state, std::move(bounds)));
 }
 
 // ---- launching ---------------------------------------------------------------------------------------
@@ -376,7 +424,7 @@ void refuse_captured(const DeviceValue& value) {
 }  // namespace
 
 void Recorder::append(const Plan& plan, std::span<const ValueRef> inputs, std::span<const uint64_t> words,
-                      Location location, std::vector<ValueRef>& outputs) {
+                      Location location, std::vector<ValueRef>& outputs, std::span<const OutputForm> forms) {
   NodeRecord node{&plan, location, static_cast<uint32_t>(recording_.wires.size()),
                   static_cast<uint32_t>(recording_.words.size()), static_cast<uint32_t>(recording_.outputs.size())};
   recording_.key.push_back(plan.id);
@@ -397,17 +445,31 @@ void Recorder::append(const Plan& plan, std::span<const ValueRef> inputs, std::s
   recording_.words.insert(recording_.words.end(), words.begin(), words.end());
   recording_.nodes.push_back(node);
   for (size_t k = 0; k < plan.outputs.size(); ++k) {
-    if (k >= outputs.size()) outputs.emplace_back(new DeviceValue(plan.outputs[k].base, device_, State::kPending));
+    if (k >= outputs.size()) outputs.push_back(output_value(plan, k, forms, device_, State::kPending));
     outputs[k]->place = {number_, static_cast<uint32_t>(recording_.outputs.size()), 0};
     recording_.outputs.push_back(outputs[k]);
   }
   nodes_.fetch_add(1, std::memory_order_relaxed);
 }
 
+ValueRef Recorder::cut(const ValueRef& value, Location location) {
+  auto* const slot = new runtime::StorageSlot(ValueRef(), 0);  // a capture may refer to it for longer
+  const std::unique_ptr<runtime::StorageSlot, void (*)(runtime::StorageSlot*)> owner(
+      slot, [](runtime::StorageSlot* owned) { owned->disown(); });
+  runtime::StorageSlot* const targets[] = {slot};
+  record(cut_plan(value->stored_type(), value->type()), {value}, {}, targets, location);
+  return slot->load();
+}
+
 void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::span<const uint64_t> words,
-                      std::span<runtime::StorageSlot* const> targets, Location location) {
+                      std::span<runtime::StorageSlot* const> targets, Location location,
+                      std::span<const OutputForm> forms) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Bounds* const bounds = inputs[i]->bounds();
+    if (bounds != nullptr && !(bounds->stored == plan.inputs[i].dims)) inputs[i] = cut(inputs[i], location);
+  }
   if (Capture* const capture = Capture::current()) {
-    capture->record(device_, plan, inputs, words, targets, location);
+    capture->record(device_, plan, inputs, words, targets, location, forms);
     return;
   }
   for (const ValueRef& input : inputs) refuse_captured(*input);
@@ -421,9 +483,9 @@ void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::spa
       if (input->state() != State::kUndefined) continue;
       input->set_state(State::kPending);
       std::vector<ValueRef> self{input};
-      append(zeros_plan(input->type()), {}, {}, location, self);
+      append(zeros_plan(input->stored_type()), {}, {}, location, self);
     }
-    append(plan, inputs, words, location, outputs);
+    append(plan, inputs, words, location, outputs, forms);
     inputs.clear();
     for (size_t k = 0; k < outputs.size(); ++k) {
       if (targets[k] != nullptr) targets[k]->store(outputs[k]);
@@ -524,7 +586,7 @@ void Recorder::wait(const ValueRef& value) {
     if (value->state() == State::kUndefined) {
       value->set_state(State::kPending);
       std::vector<ValueRef> self{value};
-      append(zeros_plan(value->type()), {}, {}, here, self);
+      append(zeros_plan(value->stored_type()), {}, {}, here, self);
     }
   }
   if (value->state() == State::kPending) flush("read");
@@ -562,9 +624,16 @@ void Recorder::read(const ValueRef& value, void* destination) {
   wait(value);
   const size_t bytes = value->type().bytes();
   if (bytes == 0) return;
+  const Bounds* const bounds = value->bounds();
   if (context_.host_readable()) {
     value->buffer().ready_event().await();
-    std::memcpy(destination, value->buffer().unsafe_pointer(), bytes);
+    const void* const source = value->buffer().unsafe_pointer();
+    bounds ? copy_from_stored(value->type(), bounds->stored, source, destination)
+           : static_cast<void>(std::memcpy(destination, source, bytes));
+  } else if (bounds) {
+    std::vector<char> stored(value->stored_type().bytes());
+    value->buffer().copy_to_host(stored.data(), stored.size());
+    copy_from_stored(value->type(), bounds->stored, stored.data(), destination);
   } else {
     value->buffer().copy_to_host(destination, bytes);
   }

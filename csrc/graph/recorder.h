@@ -18,8 +18,18 @@ namespace tpu::graph {
 
 class LaunchTask;
 
+/// What a value is outside of programs, where its plan's output only says how it is stored.
+struct OutputForm {
+  TensorType type;
+  uint64_t changing = 0;  // Bounds::dims
+};
+
 /// The plan that gives an allocated but never written value its (zero) contents.
 const Plan& zeros_plan(const TensorType& type);
+
+/// A value to come, of output `k` of a plan.
+runtime::ValueRef output_value(const Plan& plan, size_t k, std::span<const OutputForm> forms, int device,
+                               runtime::Value::State state);
 
 class Recorder {
  public:
@@ -29,8 +39,11 @@ class Recorder {
   /// Appends a node; its outputs (pending values) go to `targets`, one slot per output of the plan (null: the
   /// output is not wanted). `words` has one entry per slot of the plan. Inputs are given up before anything
   /// is launched, so that a value which only this node needs can be donated.
+  /// `forms` has one entry per output where the plan is bounded, else none. Inputs that are stored in a larger array
+  /// than the plan takes are cut first.
   void record(const Plan& plan, std::vector<runtime::ValueRef>&& inputs, std::span<const uint64_t> words,
-              std::span<runtime::StorageSlot* const> targets, Location location);
+              std::span<runtime::StorageSlot* const> targets, Location location,
+              std::span<const OutputForm> forms = {});
   /// Launches what was recorded. `reason` is for the log.
   void flush(const char* reason);
   /// Makes `value` ready, or throws its error. Raises failed checks of everything launched before. All waits of this
@@ -58,7 +71,8 @@ class Recorder {
   explicit Recorder(int device);
   runtime::ValueRef defined(const runtime::ValueRef& value);
   void append(const Plan& plan, std::span<const runtime::ValueRef> inputs, std::span<const uint64_t> words,
-              Location location, std::vector<runtime::ValueRef>& outputs);
+              Location location, std::vector<runtime::ValueRef>& outputs, std::span<const OutputForm> forms = {});
+  runtime::ValueRef cut(const runtime::ValueRef& value, Location location);
   void flush_locked(const char* reason);
   void raise_failed_checks();
   LaunchTask* fresh_task();

@@ -130,6 +130,93 @@ Layout Layout::make(const TensorType& base, const Window& window, int64_t offset
   return layout;
 }
 
+int64_t SizeBounds::raise(int64_t size, int64_t least) {
+  const auto found =
+      std::find_if(bounds_.begin(), bounds_.end(), [&](const auto& entry) { return entry.first == size; });
+  if (found == bounds_.end()) {
+    bounds_.emplace_back(size, least);
+    return least;
+  }
+  stale_ |= least > found->second;
+  found->second = std::max(found->second, least);
+  return found->second;
+}
+
+std::optional<Layout> Layout::make_bounded(const TensorType& base, const Bounds* bounds, const Window& window,
+                                           int64_t offset, uint64_t* changing, SizeBounds& sizes) {
+  if (bounds == nullptr && *changing == 0) return make(base, window, offset, false);
+  if (base.dtype != window.dtype || product(window.sizes) == 0) return std::nullopt;
+  Layout layout;
+  layout.kind_ = Kind::kDigits;
+  layout.base_ = layout.typed_base_ = base;
+  layout.window_ = window;
+  const bool mapped = (layout.map_to_dims(base.dims) && layout.place_bounds(bounds)) ||
+                      (layout.map_to_radix(base.numel()) && layout.place_bounds(bounds));
+  if (!mapped || !layout.starts(offset)) return std::nullopt;
+  for (size_t i = 0; i < window.sizes.size(); ++i) {
+    if (window.sizes[i] <= 1) *changing &= ~(uint64_t{1} << i);
+  }
+  for (Digit& digit : layout.digits_) {
+    if (digit.axis < 0) continue;
+    const uint64_t bit = uint64_t{1} << digit.axis;
+    // All but a few of a changing number: most likely that changes as well. A wrong guess costs a mask or a compile.
+    if (digit.changing && 2 * digit.count > digit.size) *changing |= bit;
+    const bool of_base = digit.changing;
+    digit.changing = (*changing & bit) != 0;
+    if (digit.changing) digit.taken = sizes.raise(digit.count, of_base ? digit.stored : bound_of(digit.count));
+  }
+  for (size_t i = 0; i < window.sizes.size(); ++i) {
+    if ((*changing >> i & 1) != 0) layout.window_.sizes[i] = sizes.raise(window.sizes[i], bound_of(window.sizes[i]));
+  }
+  if (bounds != nullptr) layout.base_.dims = layout.typed_base_.dims = bounds->stored;
+  layout.finish_digits();
+  return layout;
+}
+
+// Finds the digit of each changing dim of the base.
+bool Layout::place_bounds(const Bounds* bounds) {
+  for (Digit& digit : digits_) {
+    digit.stored = digit.size;
+    digit.taken = digit.count;
+  }
+  if (bounds == nullptr) return true;
+  const Dims strides = contiguous_strides(base_.dims);
+  for (size_t dim = 0; dim < base_.dims.size(); ++dim) {
+    if ((bounds->dims >> dim & 1) == 0) continue;
+    const auto digit = std::find_if(digits_.begin(), digits_.end(), [&](const Digit& d) {
+      return d.stride == strides[dim] && d.size == base_.dims[dim];
+    });
+    if (digit == digits_.end()) return false;
+    digit->stored = bounds->stored[dim];
+    digit->changing = true;
+  }
+  return true;
+}
+
+bool Layout::writes_part() const {
+  return std::any_of(digits_.begin(), digits_.end(),
+                     [](const Digit& d) { return !d.full() && d.changing && d.axis >= 0; });
+}
+
+void Layout::append_key(std::vector<uint64_t>& key) const {
+  const auto add = [&](int64_t word) { key.push_back(static_cast<uint64_t>(word)); };
+  const auto add_all = [&](const Dims& dims) {
+    add(static_cast<int64_t>(dims.size()));
+    for (int64_t dim : dims) add(dim);
+  };
+  add(static_cast<int64_t>(kind_) | static_cast<int64_t>(window_.dtype) << 8 | static_cast<int64_t>(base_.dtype) << 16 |
+      int64_t{covers_base_} << 24);
+  add_all(base_.dims);
+  add_all(window_.sizes);
+  if (kind_ == Kind::kGather) add_all(window_.strides);
+  add(static_cast<int64_t>(digits_.size()));
+  for (const Digit& digit : digits_) {
+    add(digit.stored);
+    add(digit.taken);
+    add(digit.step | int64_t{digit.axis + 1} << 40 | int64_t{digit.full()} << 60 | int64_t{digit.changing} << 61);
+  }
+}
+
 // Each window dim lies along one dim of the base, perhaps with a step.
 bool Layout::map_to_dims(const Dims& dims) {
   digits_.clear();
@@ -178,12 +265,18 @@ bool Layout::map_to_radix(int64_t total) {
 }
 
 void Layout::finish_digits() {
+  for (Digit& digit : digits_) {
+    if (digit.stored == 0) digit.stored = digit.size;
+    if (digit.taken == 0) digit.taken = digit.count;
+  }
   // Single positions next to each other are one digit: x[3] of [8, 4, 5] slices one of 8, not three dims.
   std::vector<Digit> merged;
   for (const Digit& digit : digits_) {
-    const bool both_full = !merged.empty() && merged.back().axis < 0 && digit.axis < 0;
-    if (both_full) {
+    const bool both_single =
+        !merged.empty() && merged.back().axis < 0 && digit.axis < 0 && !digit.changing && !merged.back().changing;
+    if (both_single) {
       merged.back().size *= digit.size;
+      merged.back().stored *= digit.stored;
       merged.back().stride = digit.stride;
     } else if (digit.size > 1 || digit.axis >= 0) {
       merged.push_back(digit);
@@ -231,7 +324,7 @@ std::optional<Dims> Layout::starts(int64_t offset) const {
 Value Layout::to_digits(Value base) const {
   Value typed = base_.dtype == typed_base_.dtype ? base : reinterpret_flat(base, typed_base_.dtype);
   Dims dims;
-  for (const Digit& digit : digits_) dims.push_back(digit.size);
+  for (const Digit& digit : digits_) dims.push_back(digit.stored);
   return hlo::reshape(typed, dims);
 }
 
@@ -245,6 +338,21 @@ std::vector<Value> Layout::full_starts(hlo::Builder& builder, std::span<const Va
   size_t next = 0;
   for (const Digit& digit : digits_) all.push_back(digit.full() ? start_value(builder, 0) : starts[next++]);
   return all;
+}
+
+// The digits of a base, with room behind each for what is taken: a slice that reached over the end would be moved.
+Value Layout::with_room(Value digits) const {
+  Dims none(digits_.size(), 0), high(digits_.size(), 0);
+  for (size_t i = 0; i < digits_.size(); ++i) {
+    const Digit& digit = digits_[i];
+    if (digit.full()) {
+      high[i] = std::max<int64_t>(0, digit.taken - digit.stored);
+    } else if (digit.changing) {
+      high[i] = digit.taken_extent() - 1;
+    }
+  }
+  if (high == none) return digits;
+  return hlo::pad(digits, digits.builder().constant(0.0, {typed_base_.dtype, {}}), none, high, none);
 }
 
 // Element numbers of the window within the flat base, shaped [numel, 1].
@@ -271,10 +379,11 @@ Value Layout::read(Value base, std::span<const Value> starts) const {
     return hlo::reshape(hlo::convert(taken, window_.dtype), window_.sizes);
   }
   Value value = to_digits(base);
-  if (!std::all_of(digits_.begin(), digits_.end(), [](const Digit& d) { return d.full(); })) {
+  if (!std::all_of(digits_.begin(), digits_.end(), [](const Digit& d) { return d.full() && d.taken == d.stored; })) {
+    value = with_room(value);
     Dims extents, counts, steps, zeros;
     for (const Digit& digit : digits_) {
-      extents.push_back(digit.extent());
+      extents.push_back(digit.taken_extent());
       steps.push_back(digit.step);
       zeros.push_back(0);
     }
@@ -288,7 +397,7 @@ Value Layout::read(Value base, std::span<const Value> starts) const {
   Dims kept_sizes, axes_of_kept;
   for (const Digit& digit : digits_) {
     if (digit.axis < 0) continue;
-    kept_sizes.push_back(digit.count);
+    kept_sizes.push_back(digit.taken);
     axes_of_kept.push_back(digit.axis);
   }
   value = hlo::reshape(value, kept_sizes);
@@ -302,7 +411,35 @@ Value Layout::read(Value base, std::span<const Value> starts) const {
   return hlo::broadcast_in_dim(value, window_.sizes, axes_of_kept);
 }
 
-Value Layout::write(hlo::Builder& builder, Value base, Value value, std::span<const Value> starts) const {
+// Cuts off or adds what the stored array has less or more.
+Value Layout::to_stored(Value digits) const {
+  Dims stored, none(digits_.size(), 0), ones(digits_.size(), 1), high(digits_.size(), 0);
+  for (size_t i = 0; i < digits_.size(); ++i) {
+    stored.push_back(digits_[i].stored);
+    high[i] = std::max<int64_t>(0, stored[i] - digits.dim(i));
+  }
+  if (digits.dims() == stored) return digits;
+  if (high != none) {
+    digits = hlo::pad(digits, digits.builder().constant(0.0, {typed_base_.dtype, {}}), none, high, none);
+  }
+  return hlo::slice(digits, none, stored, ones);
+}
+
+// i1 of `sizes`, by digit: which elements of a written window there are.
+Value Layout::written_part(hlo::Builder& builder, const Dims& sizes, std::span<const Value> present) const {
+  Value mask = builder.constant(int64_t{1}, {DType::kBool, sizes});
+  for (size_t i = 0; i < digits_.size(); ++i) {
+    const Digit& digit = digits_[i];
+    if (digit.full() || !digit.changing || digit.axis < 0) continue;
+    const Value count = hlo::broadcast_in_dim(present[static_cast<size_t>(digit.axis)], sizes, {});
+    const Value position = hlo::iota(builder, {DType::kS64, sizes}, static_cast<int64_t>(i));
+    mask = hlo::bit_and(mask, hlo::compare(position, count, hlo::Compare::kLt));
+  }
+  return mask;
+}
+
+Value Layout::write(hlo::Builder& builder, Value base, Value value, std::span<const Value> starts,
+                    std::span<const Value> present) const {
   if (kind_ == Kind::kIdentity) return value;
   const int64_t numel = product(window_.sizes);
   if (numel == 0) {
@@ -321,8 +458,8 @@ Value Layout::write(hlo::Builder& builder, Value base, Value value, std::span<co
   Dims kept_axes, counts, extents, interior;
   for (const Digit& digit : digits_) {
     if (digit.axis >= 0) kept_axes.push_back(digit.axis);
-    counts.push_back(digit.count);
-    extents.push_back(digit.extent());
+    counts.push_back(digit.taken);
+    extents.push_back(digit.taken_extent());
     interior.push_back(digit.step - 1);
   }
   // From the window's order back to the digits' order.
@@ -332,19 +469,22 @@ Value Layout::write(hlo::Builder& builder, Value base, Value value, std::span<co
   for (int64_t axis : sorted) kept_sizes.push_back(window_.sizes[static_cast<size_t>(axis)]);
   for (int64_t axis : kept_axes) order.push_back(std::find(sorted.begin(), sorted.end(), axis) - sorted.begin());
   value = hlo::reshape(hlo::transpose(hlo::reshape(value, kept_sizes), order), counts);
-  if (covers_base_) return from_digits(value, base);
+  if (covers_base_) return from_digits(to_stored(value), base);
 
-  const Value digits = to_digits(base);
+  const Value digits = with_room(to_digits(base));
   const std::vector<Value> at = full_starts(builder, starts);
-  if (extents == counts) return from_digits(hlo::dynamic_update_slice(digits, value, at), base);
-  // With steps, the gaps keep what was there.
+  const auto put = [&](Value part) {
+    return from_digits(to_stored(hlo::dynamic_update_slice(digits, part, at)), base);
+  };
+  if (extents == counts && !writes_part()) return put(value);
+  // Between steps, and behind the present end, what was there is kept.
   const Dims none(counts.size(), 0);
   const Value old = hlo::dynamic_slice(digits, at, extents);
   const Value zero = builder.constant(0.0, {typed_base_.dtype, {}});
   const Value spread = hlo::pad(value, zero, none, none, interior);
-  const Value mask = hlo::pad(builder.constant(int64_t{1}, {DType::kBool, counts}),
-                              builder.constant(int64_t{0}, {DType::kBool, {}}), none, none, interior);
-  return from_digits(hlo::dynamic_update_slice(digits, hlo::select(mask, spread, old), at), base);
+  const Value mask = hlo::pad(written_part(builder, counts, present), builder.constant(int64_t{0}, {DType::kBool, {}}),
+                              none, none, interior);
+  return put(hlo::select(mask, spread, old));
 }
 
 }  // namespace tpu::graph

@@ -11,6 +11,8 @@
 
 #include <optional>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/tensor_type.h"
 #include "stablehlo/ops.h"
@@ -25,6 +27,19 @@ struct Window {
   Dims strides;
 };
 
+/// The bounds that the changing sizes of one call have: dims of equal size have to meet.
+class SizeBounds {
+ public:
+  /// The bound of `size`, at least `least`; dims of that size asked for before may have got less.
+  int64_t raise(int64_t size, int64_t least);
+  /// Whether some did, and has to be asked for again.
+  bool take_stale() { return std::exchange(stale_, false); }
+
+ private:
+  std::vector<std::pair<int64_t, int64_t>> bounds_;
+  bool stale_ = false;
+};
+
 class Layout {
  public:
   enum class Kind : uint8_t { kIdentity, kDigits, kGather };
@@ -32,6 +47,19 @@ class Layout {
   /// Layout for `window` at `offset` over `base`. The result depends on the offset only through whether it
   /// fits (see starts); `force_gather` skips to the general form.
   static Layout make(const TensorType& base, const Window& window, int64_t offset, bool force_gather);
+
+  /// The same over a base that is stored in a larger array: what read() and write() see has the stored sizes, so that
+  /// it does not depend on the present ones. `changing` has a bit per dim of the window whose size may be another in
+  /// the next call; it gets the bits of those dims that run along a changing dim of the base, and of expanded dims
+  /// nothing. nullopt where the window cuts across a changing dim, as a view that merges it with another one does.
+  static std::optional<Layout> make_bounded(const TensorType& base, const Bounds* bounds, const Window& window,
+                                            int64_t offset, uint64_t* changing, SizeBounds& sizes);
+  /// What read() gives: the bounds of changing dims.
+  const Dims& read_sizes() const { return window_.sizes; }
+  /// Whether write() has to be told how much of the window there is (`counts`).
+  bool writes_part() const;
+  /// Everything that read() and write() depend on, as words.
+  void append_key(std::vector<uint64_t>& key) const;
 
   Kind kind() const { return kind_; }
   /// Number of run-time start operands: one per sliced digit, one for a gather.
@@ -45,7 +73,10 @@ class Layout {
   Value read(Value base, std::span<const Value> starts) const;
   /// The base with the window's elements replaced by `value` (window's sizes and dtype). `base` may be
   /// undefined when the layout covers it.
-  Value write(stablehlo::Builder& builder, Value base, Value value, std::span<const Value> starts) const;
+  /// `counts`, where writes_part(): 0-d values, the present sizes of the window's dims; only those of changing dims are
+  /// looked at.
+  Value write(stablehlo::Builder& builder, Value base, Value value, std::span<const Value> starts,
+              std::span<const Value> counts = {}) const;
 
  private:
   struct Digit {
@@ -54,14 +85,22 @@ class Layout {
     int64_t count = 1;   // elements the window takes
     int64_t step = 1;    // distance between them, in digit positions
     int axis = -1;       // the window's dim, or -1 for a single position
+    int64_t stored = 0;  // like size and count, but of the arrays of a program: larger where sizes change
+    int64_t taken = 0;
+    bool changing = false;  // `taken` is a bound, not a count
     bool full() const { return count == size && step == 1; }
     int64_t extent() const { return (count - 1) * step + 1; }
+    int64_t taken_extent() const { return (taken - 1) * step + 1; }
   };
 
   bool map_to_dims(const Dims& dims);
   bool map_to_radix(int64_t total);
+  bool place_bounds(const Bounds* bounds);
   void finish_digits();
   Value to_digits(Value base) const;
+  Value with_room(Value digits) const;
+  Value to_stored(Value digits) const;
+  Value written_part(stablehlo::Builder& builder, const Dims& sizes, std::span<const Value> present) const;
   Value from_digits(Value digits, Value old) const;
   Value gather_indices(stablehlo::Builder& builder, std::span<const Value> starts) const;
   std::vector<Value> full_starts(stablehlo::Builder& builder, std::span<const Value> starts) const;

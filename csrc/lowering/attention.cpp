@@ -72,25 +72,28 @@ struct Context {
   Value scale;         // 0-d, accumulation type
   Value bias;          // undefined, or rank 4 with dims that are 1 or full; query dim padded to whole blocks
   Value seed, offset;  // undefined without dropout
+  Value present;       // number of keys, 0-d s64; undefined where it is that of k
 };
 
 std::vector<Value> pack(const Context& c) {
   std::vector<Value> values{c.k, c.v, c.scale};
   if (c.bias.defined()) values.push_back(c.bias);
   if (c.seed.defined()) values.insert(values.end(), {c.seed, c.offset});
+  if (c.present.defined()) values.push_back(c.present);
   return values;
 }
 
 /// The inverse of pack(); `like` tells which values are there. Returns how many were taken.
 size_t unpack(std::span<const Value> values, const Context& like, Context* out) {
   size_t next = 0;
-  *out = Context{values[0], values[1], values[2], {}, {}, {}};
+  *out = Context{values[0], values[1], values[2], {}, {}, {}, {}};
   next = 3;
   if (like.bias.defined()) out->bias = values[next++];
   if (like.seed.defined()) {
     out->seed = values[next++];
     out->offset = values[next++];
   }
+  if (like.present.defined()) out->present = values[next++];
   return next;
 }
 
@@ -126,8 +129,12 @@ Value scores_of(const Problem& p, const Context& c, Value q, Value first) {
     const Value bias = convert(rows_of_block(p, c.bias, first), p.accumulate);
     s = add(s, broadcast_to(bias, s.dims()));
   }
-  if (!p.causal) return s;
   Builder& builder = s.builder();
+  if (c.present.defined()) {
+    const Value key = iota(builder, {DType::kS64, s.dims()}, 3);
+    s = select(compare(key, broadcast_to(c.present, s.dims()), Compare::kLt), s, full_like(s, -INFINITY));
+  }
+  if (!p.causal) return s;
   const Dims mask{p.block, p.keys};
   const Value row = add(index_along(builder, mask, 0), broadcast_to(first, mask));
   const Value visible = compare(index_along(builder, mask, 1), row, Compare::kLe);
@@ -221,11 +228,13 @@ Value bias_operand(const Problem& p, Value bias) {
   return bias.dim(2) == 1 ? bias : pad_rows(p, bias);
 }
 
-Context context_of(const OpCall& call, const Problem& p, Value k, Value v, size_t bias, size_t scale) {
-  Context c{rank_four(k), rank_four(v), {}, {}, {}, {}};
+Context context_of(const OpCall& call, const Problem& p, size_t key, size_t bias, size_t scale) {
+  const Value k = call.tensor(key), v = call.tensor(key + 1);
+  Context c{rank_four(k), rank_four(v), {}, {}, {}, {}, {}};
   c.scale = call.has(scale) ? call.operand(scale, p.accumulate)
                             : scalar(call.builder(), 1.0 / std::sqrt(static_cast<double>(p.width)), p.accumulate);
   if (call.has(bias)) c.bias = bias_operand(p, call.tensor(bias));
+  c.present = call.present_size(key, static_cast<int64_t>(k.rank()) - 2).value_or(Value());
   return c;
 }
 
@@ -256,7 +265,7 @@ std::pair<Value, Value> attend_all(const Problem& p, const Context& c, Value q) 
 std::vector<Value> attention(const OpCall& call) {
   const Value q = rank_four(call.tensor(0));
   const Problem p = problem_of(q, rank_four(call.tensor(1)), rank_four(call.tensor(2)), call.real(4), call.boolean(5));
-  Context c = context_of(call, p, call.tensor(1), call.tensor(2), 3, 7);
+  Context c = context_of(call, p, 1, 3, 7);
   Builder& builder = call.builder();
   const TensorType number{DType::kS64, {}};
   Value seed = builder.constant(int64_t{0}, number), offset = seed;
@@ -359,7 +368,7 @@ std::vector<Value> attention_backward(const OpCall& call) {
   const Value q = rank_four(call.tensor(1));
   const Problem p =
       problem_of(q, rank_four(call.tensor(2)), rank_four(call.tensor(3)), call.real(12), call.boolean(13));
-  Context c = context_of(call, p, call.tensor(2), call.tensor(3), 4, 16);
+  Context c = context_of(call, p, 2, 4, 16);
   if (p.dropout > 0) {
     c.seed = bitcast_convert(call.tensor(14), DType::kU64);
     c.offset = bitcast_convert(call.tensor(15), DType::kU64);

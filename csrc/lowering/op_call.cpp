@@ -160,6 +160,13 @@ DType OpCall::dtype_arg(size_t i) const {
   mismatch(i, "a dtype");
 }
 
+std::optional<Value> OpCall::present_size(size_t i, int64_t dim, size_t k) const {
+  for (const PresentSize& size : present_sizes_) {
+    if (size.argument == i && size.element == k && size.dim == dim) return size.size;
+  }
+  return std::nullopt;
+}
+
 const RandomState& OpCall::random() const {
   if (random_) return *random_;
   throw Error(Code::kInternal, std::string(name_) + ": draws random numbers but its row has no random_factor");

@@ -107,6 +107,16 @@ class OpCall {
   /// at::result_type over all tensor and scalar arguments: the dtype in which elementwise code computes.
   DType promoted() const { return promoted_; }
 
+  /// The present size (s64, 0-d) of a dim of tensor argument `i`, element `k` of a list, where it is less than what the
+  /// value has (lowering/bounded.h). Rows that do more than their rule's filling have to ask.
+  std::optional<Value> present_size(size_t i, int64_t dim, size_t k = 0) const;
+  struct PresentSize {
+    size_t argument, element;
+    int64_t dim;
+    Value size;
+  };
+  void set_present_sizes(std::vector<PresentSize> sizes) { present_sizes_ = std::move(sizes); }
+
   const RandomState& random() const;
   void set_random(RandomState state) { random_ = state; }
 
@@ -131,6 +141,7 @@ class OpCall {
   std::vector<TensorType> results_;
   DType promoted_;
   std::optional<RandomState> random_;
+  std::vector<PresentSize> present_sizes_;
   mutable std::vector<Check> checks_;
 };
 

@@ -34,6 +34,24 @@ Value zeros(const OpCall& call) { return call.builder().constant(int64_t{0}, cal
 // PyTorch lets a 1-d tensor without elements join tensors of any rank.
 bool is_skipped(Value part, size_t rank) { return part.rank() == 1 && part.dim(0) == 0 && rank != 1; }
 
+// Parts whose sizes along `axis` only the device knows: each is written over what the one before left behind its end.
+Value cat_bounded(const OpCall& call, const Values& parts, int64_t axis) {
+  Builder& builder = call.builder();
+  const auto at = static_cast<size_t>(axis);
+  TensorType room = call.result_type();
+  for (Value part : parts) room.dims[at] += part.dim(at);  // a write that reached over the end would be moved
+  Value result = builder.constant(int64_t{0}, room);
+  Value position = scalar(builder, int64_t{0}, DType::kS64);
+  for (size_t k = 0; k < parts.size(); ++k) {
+    std::vector<Value> starts(room.rank(), scalar(builder, int64_t{0}, DType::kS64));
+    starts[at] = position;
+    result = hlo::dynamic_update_slice(result, parts[k], starts);
+    const auto size = call.present_size(0, axis, k);
+    position = hlo::add(position, size ? *size : scalar(builder, parts[k].dim(at), DType::kS64));
+  }
+  return slice_axis(result, at, 0, call.result_type().dims[at]);
+}
+
 Values cat(const OpCall& call) {
   const TensorType& type = call.result_type();
   Values parts;
@@ -41,7 +59,10 @@ Values cat(const OpCall& call) {
     if (!is_skipped(part, type.rank())) parts.push_back(convert_like_torch(part, type.dtype));
   }
   if (parts.empty()) return {zeros(call)};
-  return {hlo::concatenate(parts, wrap_axis(call.integer_or(1, 0), type.rank()))};
+  const int64_t axis = wrap_axis(call.integer_or(1, 0), type.rank());
+  bool bounded = false;
+  for (size_t k = 0; k < parts.size(); ++k) bounded |= call.present_size(0, axis, k).has_value();
+  return {bounded ? cat_bounded(call, parts, axis) : hlo::concatenate(parts, axis)};
 }
 
 Values stack(const OpCall& call) {

@@ -5,8 +5,9 @@
 
 namespace tpu::runtime {
 
-Value::Value(TensorType type, int device, pjrt::Buffer buffer)
+Value::Value(TensorType type, int device, pjrt::Buffer buffer, std::unique_ptr<const Bounds> bounds)
     : type_(std::move(type)),
+      bounds_(std::move(bounds)),
       device_(device),
       state_(static_cast<uint32_t>(State::kReady)),
       buffer_(std::move(buffer)) {
@@ -20,7 +21,10 @@ Value::~Value() {
   if (Context::in_bad_fork()) buffer_.release();
 }
 
-void Value::account(int64_t sign) const { memory_stats(device_).add(sign * static_cast<int64_t>(type_.bytes())); }
+void Value::account(int64_t sign) const {
+  const size_t bytes = bounds_ ? stored_type().bytes() : type_.bytes();
+  memory_stats(device_).add(sign * static_cast<int64_t>(bytes));
+}
 
 void Value::fulfill(pjrt::Buffer buffer) {
   buffer_ = std::move(buffer);

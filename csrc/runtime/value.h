@@ -25,13 +25,21 @@ class Value final : public RefCounted, public Pooled<Value> {
   /// kCaptured: stands for what a captured graph is given or makes, and never holds anything itself.
   enum class State : uint32_t { kUndefined, kPending, kLaunched, kReady, kFailed, kCaptured };
 
-  Value(TensorType type, int device, State state)
-      : type_(std::move(type)), device_(device), state_(static_cast<uint32_t>(state)) {}
+  Value(TensorType type, int device, State state, std::unique_ptr<const Bounds> bounds = nullptr)
+      : type_(std::move(type)), bounds_(std::move(bounds)), device_(device), state_(static_cast<uint32_t>(state)) {}
   /// A value that is ready from the start.
-  Value(TensorType type, int device, pjrt::Buffer buffer);
+  Value(TensorType type, int device, pjrt::Buffer buffer, std::unique_ptr<const Bounds> bounds = nullptr);
   ~Value();
 
   const TensorType& type() const { return type_; }
+  /// Set where the buffer is larger than the type says, or would be for other sizes.
+  const Bounds* bounds() const { return bounds_.get(); }
+  /// A copy of them, for a value that is stored in the same way.
+  std::unique_ptr<const Bounds> same_bounds() const {
+    return bounds_ ? std::make_unique<const Bounds>(*bounds_) : nullptr;
+  }
+  /// Type of the buffer.
+  TensorType stored_type() const { return bounds_ ? TensorType{type_.dtype, bounds_->stored} : type_; }
   int device() const { return device_; }
   State state() const { return static_cast<State>(state_.load()); }
   void set_state(State state) { state_.store(static_cast<uint32_t>(state)); }
@@ -57,6 +65,7 @@ class Value final : public RefCounted, public Pooled<Value> {
   void account(int64_t sign) const;
 
   const TensorType type_;
+  const std::unique_ptr<const Bounds> bounds_;
   const int device_;
   WaitWord state_;
   pjrt::Buffer buffer_;

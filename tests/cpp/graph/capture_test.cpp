@@ -56,7 +56,7 @@ class CaptureTest : public testing::Test {
     StorageSlot made(ValueRef(), 0);
     StorageSlot* const targets[] = {&made};
     const ValueRef inputs[] = {a, b};
-    capture_.record(0, sum_, inputs, {}, targets, {});
+    capture_.record(0, sum_, inputs, {}, targets, {}, {});
     return made.load();
   }
 
@@ -88,7 +88,7 @@ TEST_F(CaptureTest, RandomWordsAreOperandsAndOthersConstants) {
       {{std::make_shared<const RandomStream>(RandomStream{nullptr, [](uint64_t) { return RandomDraw{7, 9}; }, {}}),
         1}});
   const uint64_t words[] = {0, 0};
-  capture_.record(0, draw_, {}, words, targets, {});
+  capture_.record(0, draw_, {}, words, targets, {}, {});
   const ValueRef results[] = {made.load()};
   const int32_t replaces[] = {-1};
   const CapturedGraph& graph = capture_.finish(results, replaces);
@@ -102,7 +102,7 @@ TEST_F(CaptureTest, ARandomNodeMustDraw) {
   StorageSlot made(ValueRef(), 0);
   StorageSlot* const targets[] = {&made};
   const uint64_t words[] = {0, 0};
-  EXPECT_THROW(capture_.record(0, draw_, {}, words, targets, {}), Error);
+  EXPECT_THROW(capture_.record(0, draw_, {}, words, targets, {}, {}), Error);
 }
 
 TEST_F(CaptureTest, ReadingAndWritingOutsideIsRefused) {
@@ -116,9 +116,9 @@ TEST_F(CaptureTest, ReadingAndWritingOutsideIsRefused) {
   StorageSlot theirs(outside, 0);
   StorageSlot* const targets[] = {&theirs};
   const ValueRef inputs[] = {a, a};
-  EXPECT_THROW(capture_.record(0, sum_, inputs, {}, targets, {}), Error);
+  EXPECT_THROW(capture_.record(0, sum_, inputs, {}, targets, {}, {}), Error);
   EXPECT_EQ(theirs.load(), outside);
-  EXPECT_THROW(capture_.record(1, sum_, inputs, {}, targets, {}), Error);
+  EXPECT_THROW(capture_.record(1, sum_, inputs, {}, targets, {}, {}), Error);
 }
 
 TEST(CaptureEndTest, WhatIsLeftFails) {
@@ -135,7 +135,7 @@ TEST(CaptureEndTest, WhatIsLeftFails) {
       EXPECT_EQ(Capture::current(), &inner);
     }
     EXPECT_EQ(Capture::current(), &capture);
-    capture.record(0, plan, inputs, {}, targets, {});
+    capture.record(0, plan, inputs, {}, targets, {}, {});
     inside = made.load();
     EXPECT_EQ(inside->state(), DeviceValue::State::kCaptured);
   }

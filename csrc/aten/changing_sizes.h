@@ -1,0 +1,36 @@
+#pragma once
+// Which sizes change from call to call. A program is compiled for the sizes of its arguments; where a line of the user's
+// goes on making new ones, a sequence that grows or batches of many lengths, tensors are stored in larger arrays
+// (base/tensor_type.h, Bounds), and programs are made for those.
+//
+// What is watched are the places where sizes come into being: new tensors, joined ones, parts of larger ones. From there
+// changing sizes are handed on from tensor to tensor. A size is taken to change once a line has made kDistinct tensors
+// that differ in it alone, while those before them are gone: the layers of a model differ as well, but live on.
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "base/location.h"
+
+namespace tpu::aten {
+
+/// TORCH_TPU_BOUNDED_SIZES: kAlways treats all sizes as changing, and overwrites what stands behind them; for tests.
+enum class BoundedSizes : uint8_t { kOff, kAuto, kAlways };
+BoundedSizes bounded_sizes();
+void set_bounded_sizes(BoundedSizes setting);
+BoundedSizes parse_bounded_sizes(const std::string& text);  // throws Error{kValue}
+std::string to_string(BoundedSizes setting);
+
+/// So many sizes are served exactly before they are taken to change.
+constexpr size_t kDistinctSizes = 4;
+
+/// A place in the user's program, for one kind of thing made there.
+uint64_t size_site(const Location& location, uint64_t kind);
+
+/// Bit per dim that changes at `site`, of a tensor of `sizes` that is about to be made there.
+uint64_t changing_dims(uint64_t site, c10::IntArrayRef sizes);
+/// Tells which storage that was; without, it counts as gone.
+void made_at(uint64_t site, const at::Tensor& tensor);
+
+}  // namespace tpu::aten
