@@ -106,11 +106,10 @@ bool PlanTable::numbers_change(const Signature& signature) {
 }
 
 PlanTable::Found PlanTable::get_bounded(const Operator& op, const Signature& signature,
-                                        at::ArrayRef<c10::IValue> arguments, uint64_t hash) {
-  bool dynamic;
+                                        at::ArrayRef<c10::IValue> arguments, uint64_t hash, bool dynamic) {
   {
     std::lock_guard lock(mutex_);
-    dynamic = numbers_change(signature);
+    dynamic |= numbers_change(signature);
   }
   std::shared_ptr<const PlannedCall> call = build_bounded_plan(op, signature, arguments, dynamic, shared_);
   if (call == nullptr) return {};
@@ -165,7 +164,7 @@ PlanTable::Found PlanTable::get(const Operator& op, Signature& signature, at::Ar
     }
   }
   if (note_changing_sizes(op, signature)) {
-    Found found = get_bounded(op, signature, arguments, hash);
+    Found found = get_bounded(op, signature, arguments, hash, dynamic && can_be_dynamic(signature));
     if (found.plan != nullptr) return found;
   }
   dynamic = dynamic && can_be_dynamic(signature);

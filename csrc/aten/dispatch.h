@@ -46,12 +46,13 @@ class PlanTable {
   };
   static constexpr size_t kBoundedEntries = 512;
   Entry* find(uint64_t hash, const Signature& signature);
-  bool numbers_change(const Signature& signature);
-  Found get_bounded(const Operator& op, const Signature& signature, at::ArrayRef<c10::IValue> arguments, uint64_t hash);
   /// Whether the numbers of a call should be operands although no other values of them were seen.
   static bool likely_to_vary(const Operator& op, const Signature& signature);
   /// Whether they were other ones in an earlier capture of the function that is being captured.
   static bool varies(const Entry& entry);
+  bool numbers_change(const Signature& signature);
+  Found get_bounded(const Operator& op, const Signature& signature, at::ArrayRef<c10::IValue> arguments, uint64_t hash,
+                    bool dynamic);
 
   std::mutex mutex_;
   std::unordered_multimap<uint64_t, std::unique_ptr<Entry>> entries_;

@@ -24,7 +24,7 @@ std::shared_ptr<const Error> never_computed() {
 
 std::pair<uint32_t, uint32_t> random_words(const Plan& plan) {
   if (plan.random_slot) return {*plan.random_slot, 1};
-  return {0, plan.body != nullptr ? plan.body->random_words / 2 : 0};
+  return {0, plan.body != nullptr ? plan.body->draws : 0};
 }
 
 // ---- any capture -------------------------------------------------------------------------------------
@@ -81,6 +81,7 @@ Wire Capture::parameter(const ValueRef& value) {
 
 void Capture::append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location,
                      std::span<const OutputForm> forms) {
+  bounded_ |= plan.bounded;
   ensure(next_draws_.size() == random_words(plan).second,
          "a node was captured with other random operators than it has");
   recording_.nodes.push_back({&plan, location, static_cast<uint32_t>(recording_.wires.size()),
@@ -99,6 +100,7 @@ void Capture::append(const Plan& plan, std::span<const Wire> wires, std::span<co
 void Capture::record(int device, const Plan& plan, std::span<const ValueRef> inputs, std::span<const uint64_t> words,
                      std::span<runtime::StorageSlot* const> targets, Location location,
                      std::span<const OutputForm> forms) {
+  // Of a node that draws. Others may come in between, which make values that it needs.
   std::vector<DrawRandom> draws = std::exchange(next_draws_, {});
   if (device != device_) block("an operator on another device was called");
   before_write(targets);
@@ -108,8 +110,9 @@ void Capture::record(int device, const Plan& plan, std::span<const ValueRef> inp
     wires.push_back(known != nullptr ? *known : from_outside(input, location));
   }
   next_places_.clear();
-  next_draws_ = std::move(draws);
+  if (random_words(plan).second > 0) next_draws_ = std::exchange(draws, {});
   append(plan, wires, words, location, forms);
+  next_draws_ = std::move(draws);
   const size_t first = recording_.outputs.size() - plan.outputs.size();
   for (size_t k = 0; k < plan.outputs.size(); ++k) {
     if (targets[k] != nullptr) targets[k]->store(recording_.outputs[first + k]);
@@ -137,8 +140,8 @@ ValueRef CallCapture::argument(TensorType type, std::unique_ptr<const Bounds> bo
 // have the same text, all numbers where sizes change: any may have been made of one.
 void CallCapture::appended(const NodeRecord& node, std::vector<DrawRandom> draws) {
   const Plan& plan = *node.plan;
-  bounded_ |= plan.bounded;
   const auto [drawn, count] = random_words(plan);
+  for (DrawRandom& draw : draws) draws_.push_back(std::move(draw));
   for (uint32_t i = 0; i < plan.slots.size(); ++i) {
     const bool random = i >= drawn && i < drawn + 2 * count;
     if (random) {
@@ -147,7 +150,6 @@ void CallCapture::appended(const NodeRecord& node, std::vector<DrawRandom> draws
       size_words_.push_back({node.first_word + i, plan.slots[i]});
     }
   }
-  for (DrawRandom& draw : draws) draws_.push_back(std::move(draw));
 }
 
 Wire CallCapture::from_outside(const ValueRef& value, Location location) {
@@ -211,7 +213,7 @@ const CapturedGraph& CallCapture::finish(std::span<const ValueRef> results, std:
   graph->sources = sources_;
   graph->constants = constants_;
   graph->draws = draws_;
-  body->random_words = static_cast<uint32_t>(random_words_.size());
+  body->draws = static_cast<uint32_t>(draws_.size());
   body->recording.nodes = recording_.nodes;
   body->recording.wires = recording_.wires;
   body->recording.words = recording_.words;

@@ -102,7 +102,7 @@ class Capture {
   runtime::Ref<runtime::StorageSlot> place_of(const runtime::Value& value) const;
 
   Recording recording_;
-  bool bounded_ = false;
+  bool bounded_ = false;  // some sizes may be others in the next capture of this graph
 
  private:
   /// Throws where a target must not be written.

@@ -71,7 +71,7 @@ struct Program {
 struct CapturedBody {
   Recording recording;               // holds no values
   std::vector<uint32_t> open_words;  // words of the recording that are operands of the plan, in the order of its slots
-  uint32_t random_words = 0;         // so many of them, the first, are seeds and offsets
+  uint32_t draws = 0;                // of random nodes: the first 2 * draws open words
   std::vector<uint32_t> results;     // flat output of each output of the plan
 };
 

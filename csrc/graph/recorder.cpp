@@ -103,6 +103,55 @@ std::string inputs_of(const Plan& plan) {
   return types.size() > kShown ? all + " and others" : all;
 }
 
+bool has_graphs(const Recording& recording) {
+  return std::any_of(recording.nodes.begin(), recording.nodes.end(),
+                     [](const NodeRecord& node) { return node.plan->body != nullptr; });
+}
+
+// One operator: what is at fault when it fails is known.
+bool is_single(const Recording& recording) { return recording.nodes.size() == 1 && !has_graphs(recording); }
+
+// The same with the nodes of captured graphs in the place of each.
+Recording without_graphs(const Recording& whole) {
+  Recording parts;
+  parts.parameters = whole.parameters;
+  std::vector<uint32_t> places;  // of outputs of `whole` among those of `parts`
+  const auto moved = [&](const Wire& wire) { return wire.external ? wire : Wire{false, places[wire.index]}; };
+  const auto add = [&](const NodeRecord& node, const std::vector<Wire>& wires, std::span<const uint64_t> words) {
+    const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
+    parts.nodes.push_back({node.plan, node.location, size(parts.wires), size(parts.words), size(parts.outputs)});
+    parts.wires.insert(parts.wires.end(), wires.begin(), wires.end());
+    parts.words.insert(parts.words.end(), words.begin(), words.end());
+    parts.outputs.resize(parts.outputs.size() + node.plan->outputs.size());
+  };
+  for (const NodeRecord& node : whole.nodes) {
+    std::vector<Wire> inputs;
+    for (size_t i = 0; i < node.plan->inputs.size(); ++i) inputs.push_back(moved(whole.wires[node.first_wire + i]));
+    const std::span words = std::span(whole.words).subspan(node.first_word, node.plan->slots.size());
+    const auto first = static_cast<uint32_t>(parts.outputs.size());
+    if (node.plan->body == nullptr) {
+      add(node, inputs, words);
+    } else {
+      const CapturedBody& body = *node.plan->body;
+      std::vector<uint64_t> all = body.recording.words;
+      for (size_t i = 0; i < words.size(); ++i) all[body.open_words[i]] = words[i];
+      for (const NodeRecord& inner : body.recording.nodes) {
+        std::vector<Wire> wires;
+        for (size_t i = 0; i < inner.plan->inputs.size(); ++i) {
+          const Wire& wire = body.recording.wires[inner.first_wire + i];
+          wires.push_back(wire.external ? inputs[wire.index] : Wire{false, first + wire.index});
+        }
+        add(inner, wires, std::span(all).subspan(inner.first_word, inner.plan->slots.size()));
+      }
+    }
+    for (uint32_t k = 0; k < node.plan->outputs.size(); ++k) {
+      places.push_back(first + (node.plan->body == nullptr ? k : node.plan->body->results[k]));
+      parts.outputs[places.back()] = whole.outputs[node.first_output + k];
+    }
+  }
+  return has_graphs(parts) ? without_graphs(parts) : parts;
+}
+
 }  // namespace
 
 const Plan& zeros_plan(const TensorType& type) {
@@ -146,17 +195,17 @@ class LaunchTask final : public runtime::Task {
     try {
       if (const auto failed = failed_input()) {
         // What does not depend on the failed input still gives its result.
-        recording_.nodes.size() > 1 ? run_one_by_one() : pass_on(failed);
+        is_single(recording_) ? pass_on(failed) : run_one_by_one();
         return;
       }
       program_ != nullptr ? execute(recording_, *program_, program_) : run_one_by_one();
     } catch (const Error& error) {
       // One node of many does not compile, or all together do not fit: alone, the others still give results. A
       // launch that was refused has not taken its donated inputs.
-      if (recording_.nodes.size() > 1) {
-        run_one_by_one();
-      } else {
+      if (is_single(recording_)) {
         fail_outputs(error);
+      } else {
+        run_one_by_one();
       }
     } catch (const std::exception& error) {
       fail_outputs(Error(Code::kInternal, error.what()));
@@ -272,6 +321,7 @@ class LaunchTask final : public runtime::Task {
   }
 
   void run_one_by_one() noexcept {
+    if (has_graphs(recording_)) recording_ = without_graphs(recording_);
     for (const NodeRecord& node : recording_.nodes) {
       for (size_t k = 0; k < node.plan->outputs.size(); ++k) {
         ValueRef& output = recording_.outputs[node.first_output + k];
@@ -404,10 +454,12 @@ void Recorder::append(const Plan& plan, std::span<const ValueRef> inputs, std::s
 }
 
 ValueRef Recorder::cut(const ValueRef& value, Location location) {
-  runtime::StorageSlot slot(ValueRef(), 0);
-  runtime::StorageSlot* const targets[] = {&slot};
+  auto* const slot = new runtime::StorageSlot(ValueRef(), 0);  // a capture may refer to it for longer
+  const std::unique_ptr<runtime::StorageSlot, void (*)(runtime::StorageSlot*)> owner(
+      slot, [](runtime::StorageSlot* owned) { owned->disown(); });
+  runtime::StorageSlot* const targets[] = {slot};
   record(cut_plan(value->stored_type(), value->type()), {value}, {}, targets, location);
-  return slot.load();
+  return slot->load();
 }
 
 void Recorder::cut_to_fit(const Plan& plan, std::span<ValueRef> inputs, Location location) {
@@ -524,7 +576,7 @@ void Recorder::flush_locked(const char* reason) {
       if (!removed.empty()) context_.cache().discard({removed.begin(), removed.end()});
     } catch (const Error& error) {
       // One of many nodes is at fault: the queue runs them one by one, so that the others give their results.
-      if (recording_.nodes.size() == 1) {
+      if (is_single(recording_)) {
         const auto shared = std::make_shared<const Error>(error);
         for (const ValueRef& output : recording_.outputs) output->fail(shared);
         recording_.clear();

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "graph/recorder.h"
+#include "lowering/helpers.h"
 #include "lowering/op_call.h"
 
 namespace tpu::graph {
@@ -22,15 +23,24 @@ namespace {
 
 // ---- the same bytes as another array -----------------------------------------------------------------
 
-std::vector<lowering::Value> lower_same(const lowering::OpCall& call) { return {call.tensor(0)}; }
+std::vector<lowering::Value> lower_same(const lowering::OpCall& call) {
+  const lowering::Value value = call.tensor(0);
+  const Dims& stored = call.result_type(0).dims;
+  if (value.dims() == stored) return {value};
+  Dims behind = stored;
+  for (size_t i = 0; i < behind.size(); ++i) behind[i] -= value.dim(i);
+  const Dims none(stored.size(), 0);
+  return {stablehlo::pad(value, lowering::scalar(call.builder(), 0.0, value.dtype()), none, behind, none)};
+}
 
-// Writing may give a base other dims (graph/window.h). A graph is made for those that its tensors had.
-const Plan& reinterpret_plan(const TensorType& from, const TensorType& to) {
+// Writing may give a base other dims (graph/window.h). A graph is made for those that its tensors had, `stored` as they
+// were.
+const Plan& reinterpret_plan(const TensorType& from, const TensorType& to, const TensorType& stored) {
   static const lowering::Row row{.name = "reinterpret", .lower = lower_same};
-  static auto* const plans = new std::map<std::pair<std::string, std::string>, std::unique_ptr<Plan>>;
+  static auto* const plans = new std::map<std::string, std::unique_ptr<Plan>>;
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  std::unique_ptr<Plan>& plan = (*plans)[{to_string(from), to_string(to)}];
+  std::unique_ptr<Plan>& plan = (*plans)[to_string(from) + to_string(to) + to_string(stored)];
   if (plan != nullptr) return *plan;
   plan = std::make_unique<Plan>();
   plan->id = next_plan_id();
@@ -41,9 +51,10 @@ const Plan& reinterpret_plan(const TensorType& from, const TensorType& to) {
   const TensorRef ref{0, Layout::make(from, whole, 0, false), 0, {}, 0, {}, 0};
   plan->slots.assign(ref.layout.start_count(), Slot::kInt);
   plan->args = {ref};
-  plan->results = {to};
+  plan->results = {stored};
   plan->promoted = to.dtype;
-  plan->outputs = {{to, 0, iota(to.rank()), std::nullopt, {}, std::nullopt}};
+  plan->bounded = !(to == stored);
+  plan->outputs = {{stored, 0, iota(to.rank()), std::nullopt, {}, std::nullopt}};
   return *plan;
 }
 
@@ -106,7 +117,7 @@ std::vector<Slot> slots_of(const Recording& recording) {
   return slots;
 }
 
-const CapturedGraph* make_graph(const Recording& recording, std::span<const uint32_t> random_words,
+const CapturedGraph* make_graph(const Recording& recording, bool bounded, std::span<const uint32_t> random_words,
                                 const std::vector<bool>& constants, std::span<const OutputKey> outputs) {
   auto body = std::make_shared<CapturedBody>();
   auto* const graph = new CapturedGraph;
@@ -114,8 +125,9 @@ const CapturedGraph* make_graph(const Recording& recording, std::span<const uint
   plan.id = next_plan_id();
   plan.name = "graph of " + std::to_string(recording.nodes.size()) + " operators";
   for (const ValueRef& parameter : recording.parameters) plan.inputs.push_back(parameter->stored_type());
+  plan.bounded = bounded;
   body->open_words.assign(random_words.begin(), random_words.end());
-  body->random_words = static_cast<uint32_t>(random_words.size());
+  body->draws = static_cast<uint32_t>(random_words.size() / 2);
   std::vector<bool> open = constants;
   for (uint32_t word : random_words) open[word] = true;
   for (uint32_t word = 0; word < open.size(); ++word) {
@@ -144,7 +156,7 @@ bool gives(const KnownGraph& known, std::span<const OutputKey> outputs) {
 }
 
 // A graph of these nodes that gives at least these outputs.
-const KnownGraph& shared_graph(const Recording& recording, std::span<const uint32_t> random_words,
+const KnownGraph& shared_graph(const Recording& recording, bool bounded, std::span<const uint32_t> random_words,
                                std::vector<OutputKey> outputs) {
   static auto* const graphs = new std::unordered_multimap<uint64_t, std::unique_ptr<const KnownGraph>>;
   static std::mutex mutex;
@@ -167,7 +179,7 @@ const KnownGraph& shared_graph(const Recording& recording, std::span<const uint3
   }
   auto known = std::make_unique<KnownGraph>();
   if (starts_vary) constant.assign(constant.size(), false);
-  known->graph = make_graph(recording, random_words, constant, outputs);
+  known->graph = make_graph(recording, bounded, random_words, constant, outputs);
   known->key = std::move(key);
   if (!starts_vary) known->starts = std::move(starts);
   known->outputs = std::move(outputs);
@@ -178,20 +190,21 @@ const KnownGraph& shared_graph(const Recording& recording, std::span<const uint3
 
 // ---- the graph ---------------------------------------------------------------------------------------
 
-ValueRef SlotGraph::value_of(const Source& source, const TensorType& type, Location location) const {
+ValueRef SlotGraph::value_of(const Source& source, const TensorType& stored, Location location) const {
   if (source.slot == nullptr) return source.constant;
   StorageSlot& slot = **source.slot;
   ValueRef value = slot.load();
-  if (value->type() == type || value->stored_type() == type) return value;
-  if (value->type().bytes() != type.bytes()) {
-    throw Error(Code::kInvalidArgument, "a tensor of " + to_string(type) +
+  if (value->type() == source.type && value->stored_type() == stored) return value;
+  if (value->type().bytes() != source.type.bytes()) {
+    throw Error(Code::kInvalidArgument, "a tensor of " + to_string(source.type) +
                                             " that a captured graph reads was resized since, to " +
                                             to_string(value->type()));
   }
-  const Plan& plan = reinterpret_plan(value->type(), type);
+  const Plan& plan = reinterpret_plan(value->type(), source.type, stored);
+  const OutputForm forms[] = {{source.type, source.changing}};
   StorageSlot* const targets[] = {&slot};
   const std::vector<uint64_t> words = at_the_beginning(plan);
-  Recorder::of(device_).record(plan, {std::move(value)}, words, targets, location);
+  Recorder::of(device_).record(plan, {std::move(value)}, words, targets, location, forms);
   return slot.load();
 }
 
@@ -284,7 +297,8 @@ void SlotCapture::appended(const NodeRecord& node, std::vector<DrawRandom> draws
 Wire SlotCapture::from_outside(const ValueRef& value, Location location) {
   SlotRef slot = place_of(*value);
   if (slot && is_outside(*slot)) {
-    sources_.push_back({std::make_unique<OwnedSlot>(std::move(slot)), {}});
+    const uint64_t changing = value->bounds() != nullptr ? value->bounds()->dims : 0;
+    sources_.push_back({std::make_unique<OwnedSlot>(std::move(slot)), {}, value->type(), changing});
     return parameter(value);
   }
   if (value->state() == State::kUndefined) {  // allocated by the graph, and not written before it is read
@@ -294,7 +308,7 @@ Wire SlotCapture::from_outside(const ValueRef& value, Location location) {
     return wire;
   }
   if (value->state() == State::kPending) Recorder::of(device()).flush("captured");
-  sources_.push_back({nullptr, value});
+  sources_.push_back({nullptr, value, {}, 0});
   return parameter(value);
 }
 
@@ -328,13 +342,17 @@ std::vector<SlotCapture::Result> SlotCapture::results() {
   for (const Written& written : written_) {
     const ValueRef value = written.slot->load();
     if (!value || !made(*value) || !written.slot->owned()) continue;
-    Result result{wire_of(*value)->index, -1, written.slot};
+    OutputForm form{value->type(), value->bounds() != nullptr ? value->bounds()->dims : 0};
+    Result result{wire_of(*value)->index, -1, std::move(form), written.slot};
     if (written.before) {
+      // So that the next replay finds what it reads in the form that it had.
       const TensorType& type = written.before->type();
-      if (!(value->type() == type)) {
-        const Plan& plan = reinterpret_plan(value->type(), type);
+      const bool exact = value->bounds() == nullptr && written.before->bounds() == nullptr;
+      if (exact && !(value->type() == type)) {
+        const Plan& plan = reinterpret_plan(value->type(), type, type);
         const Wire wires[] = {*wire_of(*value)};
         append(plan, wires, at_the_beginning(plan), {}, {});
+        result.form.type = type;
         result.output = static_cast<uint32_t>(recording_.outputs.size() - 1);
       }
       const Wire* const old = wire_of(*written.before);
@@ -367,19 +385,16 @@ std::unique_ptr<SlotGraph> SlotCapture::finish() {
   if (results.empty()) return nullptr;
   std::vector<OutputKey> outputs;
   for (const Result& result : results) outputs.emplace_back(result.output, result.takes_over);
-  const KnownGraph& known = shared_graph(recording_, random_words_, std::move(outputs));
+  const KnownGraph& known = shared_graph(recording_, bounded_, random_words_, std::move(outputs));
 
   auto graph = std::make_unique<SlotGraph>();
   graph->device_ = device();
   graph->graph_ = known.graph;
   graph->sources_ = std::move(sources_);
   for (uint32_t word : known.graph->plan.body->open_words) graph->words_.push_back(recording_.words[word]);
-  for (const OutputKey& output : known.outputs) {
-    const DeviceValue& value = *recording_.outputs[output.first];
-    graph->forms_.push_back({value.type(), value.bounds() ? value.bounds()->dims : 0});
-  }
   graph->streams_ = std::move(streams_);
   graph->draws_ = std::move(draws_);
+  for (const OutputTemplate& output : known.graph->plan.outputs) graph->forms_.push_back({output.base, 0});
   const auto unreplayed = std::make_shared<const Error>(
       Code::kInvalidArgument, "this tensor is made by a captured graph, and has no value before the graph is replayed");
   for (Result& result : results) {
@@ -387,7 +402,9 @@ std::unique_ptr<SlotGraph> SlotCapture::finish() {
     const auto output = std::find(known.outputs.begin(), known.outputs.end(), key);
     const ValueRef value = result.slot->load();
     if (value && value->state() == State::kCaptured) value->fail(unreplayed);
-    graph->targets_.push_back({std::move(result.slot), static_cast<uint32_t>(output - known.outputs.begin())});
+    const auto number = static_cast<uint32_t>(output - known.outputs.begin());
+    graph->forms_[number] = std::move(result.form);
+    graph->targets_.push_back({std::move(result.slot), number});
   }
   return graph;
 }

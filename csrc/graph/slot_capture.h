@@ -51,6 +51,9 @@ class SlotGraph {
   struct Source {
     std::unique_ptr<OwnedSlot> slot;  // or a constant
     runtime::ValueRef constant;
+    // Of what the slot held, and of what the graph reads. It is stored in the type of the plan's input.
+    TensorType type;
+    uint64_t changing = 0;  // Bounds::dims
   };
   struct Target {
     runtime::Ref<runtime::StorageSlot> slot;
@@ -68,7 +71,7 @@ class SlotGraph {
   };
 
   void record(std::vector<uint64_t> words, Location location);
-  runtime::ValueRef value_of(const Source& source, const TensorType& type, Location location) const;
+  runtime::ValueRef value_of(const Source& source, const TensorType& stored, Location location) const;
   /// Sets the words of random nodes to what a launch now draws.
   void draw(std::vector<uint64_t>& words) const;
 
@@ -76,8 +79,8 @@ class SlotGraph {
   const CapturedGraph* graph_ = nullptr;  // its plan only; shared
   std::vector<Source> sources_;           // per input of the plan
   std::vector<Target> targets_;
-  std::vector<uint64_t> words_;  // of the plan's slots, as captured
-  std::vector<OutputForm> forms_;
+  std::vector<OutputForm> forms_;  // per output of the plan
+  std::vector<uint64_t> words_;    // of the plan's slots, as captured
   std::vector<Stream> streams_;
   std::vector<Draw> draws_;  // per random node
 };
@@ -122,6 +125,7 @@ class SlotCapture final : public Capture {
   struct Result {
     uint32_t output = 0;      // of the recording
     int32_t takes_over = -1;  // parameter
+    OutputForm form;
     runtime::Ref<runtime::StorageSlot> slot;
   };
   bool is_outside(const runtime::StorageSlot& slot) const { return slot.number() <= slots_before_; }

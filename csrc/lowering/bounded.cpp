@@ -388,8 +388,6 @@ const std::unordered_map<std::string_view, BoundedRule>& special_rules() {
       // An element depends on those before it only.
       {"cumsum", independent},
       {"cumprod", independent},
-      {"logcumsumexp", independent},
-      {"_logcumsumexp", independent},
       // normalization
       {"_softmax", softmax},
       {"_log_softmax", softmax},

@@ -53,7 +53,7 @@ def _autoload() -> None:
 def __getattr__(name: str) -> Any:
     # What needs torch and the native libraries is looked up when it is asked for: torch imports this module while it
     # is still being imported itself, and the doctor must run without either.
-    if name in ("aot", "export"):
+    if name in ("aot", "compile", "export"):
         return importlib.import_module(f"torch_tpu.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'torch_tpu' has no attribute {name!r}")

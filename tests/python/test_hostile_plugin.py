@@ -211,6 +211,46 @@ def test_failing_node_in_the_middle_of_a_queue() -> None:
     assert done.stdout.splitlines() == [f"a {values}", "b True", f"c {values}", "d True", f"e {values}"]
 
 
+def test_failing_node_in_the_middle_of_a_step() -> None:
+    """The same in a function that is one program: a parameter is not lost for it."""
+    done = run_fake(
+        """
+        import torch, torch_tpu
+        x, y = torch.tensor([1.0, 2.0]).to("tpu"), torch.tensor([3.0, 4.0]).to("tpu")
+        def step():
+            x.add_(y)
+            y.copy_(torch.tanh(x))  # line 6
+            return x * 2
+        z = torch_tpu.compile.step(step)()
+        for name in "xyz":
+            try:
+                print(name, globals()[name].cpu().tolist())
+            except RuntimeError as error:
+                print(name, "tanh at <string>:6" in str(error))
+        """,
+        FAKE_PJRT_FAIL_PROGRAM="stablehlo.tanh",
+    )
+    assert done.stdout.splitlines() == ["x [1.0, 2.0]", "y True", "z [1.0, 2.0]"]
+
+
+def test_refused_launch_of_a_step() -> None:
+    """The plugin refuses the program: parts of it are done one after the other, and nothing is lost."""
+    done = run_fake(
+        """
+        import torch, torch_tpu
+        x, y = torch.tensor([1.0, 2.0]).to("tpu"), torch.tensor([3.0, 4.0]).to("tpu")
+        def step():  # the fake plugin's programs have one result
+            x.add_(y).mul_(2)
+        step = torch_tpu.compile.step(step)
+        for _ in range(2):
+            step()
+            print(x.cpu().tolist())
+        """,
+        FAKE_PJRT_FAIL_EXECUTION=f"1=13:{INJECTED}",
+    )
+    assert done.stdout == "[1.0, 2.0]\n[1.0, 2.0]\n"
+
+
 @pytest.mark.parametrize("mode", ["strict", "fused", "debug"])
 def test_dtype_that_the_compiler_refuses(mode: str) -> None:
     """The error names the operator, its dtypes, the user's line and what to do; other dtypes go on working."""

@@ -29,10 +29,11 @@ const Plan& sum_plan() {
     made.name = kSum.name;
     for (uint32_t i = 0; i < 2; ++i) {
       made.inputs.push_back(kPair);
-      made.args.emplace_back(TensorRef{i, Layout::make(kPair, {kPair.dtype, kPair.dims, {1}}, 0, false), 0});
+      made.args.emplace_back(
+          TensorRef{i, Layout::make(kPair, {kPair.dtype, kPair.dims, {1}}, 0, false), 0, {}, 0, {}, 0});
     }
     made.results = {kPair};
-    made.outputs = {{kPair, 0, {0}, {}, {}}};
+    made.outputs = {{kPair, 0, {0}, {}, {}, {}}};
     return made;
   }();
   return plan;
