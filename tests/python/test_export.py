@@ -630,4 +630,17 @@ def test_cpp_says_what_is_wrong(tmp_path: pathlib.Path) -> None:
     shutil.copytree(folder, damaged)
     damage(damaged, outputs=lambda o: [o[0] | {"sizes": [400, 3]}])
     assert "signature.json says" in run_cpp(damaged, {"args_0": torch.arange(4)}, fails=True)
-    assert subprocess.run([RUNNER, folder], capture_output=True).returncode == 2
+    for header in (
+        {"args_0": {"dtype": "I64", "shape": [1 << 62, 4], "data_offsets": [0, 0]}},
+        {"args_0": {"dtype": "I64", "shape": [-4], "data_offsets": [0, 32]}},
+        {"args_0": {"dtype": "I64", "shape": [4], "data_offsets": [0, 64]}},
+        {"args_0": {"dtype": "I65", "shape": [4], "data_offsets": [0, 32]}},
+        {"args_0": {"shape": [4]}},
+        ["args_0"],
+    ):
+        text = json.dumps(header).encode()
+        (folder / "broken").write_bytes(len(text).to_bytes(8, "little") + text + bytes(32))
+        done = subprocess.run([RUNNER, folder, folder / "broken", folder / "outputs"], capture_output=True, text=True)
+        assert done.returncode == 1 and done.stderr.startswith(f"error: {folder / 'broken'}: ")
+    for arguments in ([folder], [folder, "i", "o", "--seed"], [folder, "i", "o", "--seed", "1x"]):
+        assert subprocess.run([RUNNER, *arguments], capture_output=True).returncode == 2
