@@ -103,8 +103,11 @@ void Capture::record(int device, const Plan& plan, std::span<const ValueRef> inp
                      std::span<const OutputForm> forms) {
   if (device != device_) block("an operator on another device was called");
   refuse_to_write(targets);
+  // Memory that nothing has written becomes a node of its own first, which draws nothing.
+  std::vector<DrawRandom> draws = std::exchange(next_draws_, {});
   std::vector<Wire> wires;
   for (const ValueRef& input : inputs) wires.push_back(wire_of(input, location));
+  next_draws_ = std::move(draws);
   append(plan, wires, words, location, forms);
   const size_t first = recording_.outputs.size() - plan.outputs.size();
   for (size_t k = 0; k < plan.outputs.size(); ++k) {

@@ -227,6 +227,28 @@ def test_dropout_draws_as_in_eager_mode(tmp_path: pathlib.Path) -> None:
     assert not torch.equal(want[0], want[1])
 
 
+def draw(self: nn.Module, x: Tensor) -> list[Tensor]:
+    unwritten = torch.empty_like(x)
+    return [
+        torch.rand_like(x),
+        torch.bernoulli(x.sigmoid()),
+        torch.multinomial(x.abs() + 1, 2),
+        torch.nn.functional.rrelu(x, training=True),
+        torch.ops.aten.rrelu_with_noise(x, unwritten, 0.1, 0.3, True) + unwritten,
+        x.clone().exponential_(),
+        torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.3),
+    ]
+
+
+def test_random_operators_draw_in_their_order(tmp_path: pathlib.Path) -> None:
+    module, x = Of(draw), torch.randn(4, 6)
+    loaded, given = export.load(saved(tmp_path, module, (x,))), on_device(x)
+    torch.manual_seed(3)
+    want = [[t.cpu() for t in draw(module, given)] for _ in range(2)]
+    torch.manual_seed(3)
+    assert_matches([loaded(given) for _ in range(2)], want)
+
+
 # ---- errors of a call --------------------------------------------------------------------------------
 
 
