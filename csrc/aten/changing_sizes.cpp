@@ -65,6 +65,22 @@ uint64_t differing_dims(const Site& site, c10::IntArrayRef sizes) {
 
 }  // namespace
 
+namespace {
+
+std::array<std::atomic<int64_t>, 16> recent_sizes;
+std::atomic<uint32_t> recent_count{0};
+
+}  // namespace
+
+void changed_to(int64_t size) {
+  if (size > 1 && !was_changed_to(size)) recent_sizes[recent_count.fetch_add(1) % recent_sizes.size()].store(size);
+}
+
+bool was_changed_to(int64_t size) {
+  return size > 1 && std::any_of(recent_sizes.begin(), recent_sizes.end(),
+                                 [size](const std::atomic<int64_t>& recent) { return recent.load() == size; });
+}
+
 FixedSizes::FixedSizes() { ++fixed; }
 FixedSizes::~FixedSizes() { --fixed; }
 

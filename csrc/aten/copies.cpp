@@ -14,6 +14,7 @@
 #include "device/dtypes.h"
 #include "device/errors.h"
 #include "device/storage.h"
+#include "graph/capture.h"
 #include "graph/recorder.h"
 #include "lowering/helpers.h"
 
@@ -75,9 +76,13 @@ ValueRef upload(const at::Tensor& contiguous, c10::DeviceIndex device, std::uniq
 }
 
 void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
+  const graph::Capture* const capture = graph::Capture::current();
+  if (capture != nullptr) capture->refuse_host_data();
   const at::Tensor typed = source.to(destination.scalar_type()).expand(destination.sizes());
   const c10::DeviceIndex device = destination.device().index();
-  if (auto order = fills_storage(destination)) {
+  const auto order = fills_storage(destination);
+  // A capture must hear of every write to a tensor that it may know.
+  if (order && (capture == nullptr || capture->may_store(device::slot_of(destination)))) {
     const at::Tensor in_order = typed.permute({order->data(), order->size()}).contiguous();
     runtime::StorageSlot& slot = device::slot_of(destination);
     const ValueRef old = slot.load();

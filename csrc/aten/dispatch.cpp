@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "aten/call_site.h"
 #include "aten/changing_sizes.h"
@@ -14,8 +15,8 @@
 #include "device/errors.h"
 #include "device/generator.h"
 #include "device/storage.h"
-#include "graph/capture.h"
 #include "graph/recorder.h"
+#include "graph/slot_capture.h"
 
 namespace tpu::aten {
 namespace {
@@ -72,11 +73,18 @@ bool note_changing_sizes(const Operator& op, Signature& signature) {
     const TensorType& base = use.value->type();
     const bool part = !use.identity && !use.gather && use.tensor->numel() < base.numel();
     const bool joined = use.identity && op.row->name == "cat";
-    if (use.value->bounds() != nullptr || !(part || joined)) continue;
-    const uint64_t kind = mix(reinterpret_cast<uint64_t>(&op), i << 8 | signature.tensors.size());
-    use.changing = changing_dims(size_site(location, kind), use.tensor->sizes());
+    if (use.value->bounds() == nullptr && (part || joined)) {
+      const uint64_t kind = mix(reinterpret_cast<uint64_t>(&op), i << 8 | signature.tensors.size());
+      use.changing = changing_dims(size_site(location, kind), use.tensor->sizes());
+    }
     for (int64_t dim = 0; dim < use.tensor->dim(); ++dim) {
-      if (use.tensor->stride(dim) == 0) use.changing &= ~(uint64_t{1} << dim);
+      const uint64_t bit = uint64_t{1} << dim;
+      const int64_t size = use.tensor->size(dim);
+      if (use.tensor->stride(dim) == 0 && size > 1) {
+        use.changing = was_changed_to(size) ? use.changing | bit : use.changing & ~bit;
+      } else if ((use.changing & bit) != 0) {
+        changed_to(size);
+      }
     }
     any |= use.changing != 0;
   }
@@ -114,19 +122,39 @@ PlanTable::Found PlanTable::get_bounded(const Operator& op, const Signature& sig
   return {.plan = call.get(), .held = call};
 }
 
+// A function that is captured at every call, such as a training step, must not be compiled again because a learning
+// rate changed. Broken numbers are operands of it from the start; whole ones, which are mostly part of its formulas,
+// once they have changed from one capture to the next.
+bool PlanTable::likely_to_vary(const Operator& op, const Signature& signature) {
+  const graph::SlotCapture* const capture = graph::SlotCapture::current();
+  if (capture == nullptr || capture->origin() == 0 || op.row->constant_pays) return false;
+  return std::any_of(signature.scalars.begin(), signature.scalars.end(), [](const ScalarUse& use) {
+    const double number = use.value.z.real();
+    return !use.fixed && use.value.kind == lowering::Scalar::Kind::kDouble && number != std::trunc(number);
+  });
+}
+
+bool PlanTable::varies(const Entry& entry) {
+  const graph::SlotCapture* const capture = graph::SlotCapture::current();
+  if (capture == nullptr || capture->origin() == 0) return false;
+  return std::any_of(entry.variants.begin(), entry.variants.end(), [&](const Variant& variant) {
+    return variant.origin == capture->origin() && variant.capture != capture->number();
+  });
+}
+
 PlanTable::Found PlanTable::get(const Operator& op, Signature& signature, at::ArrayRef<c10::IValue> arguments) {
   const uint64_t hash = signature.hash();
-  bool dynamic = false;
+  bool dynamic = !signature.scalars.empty() && likely_to_vary(op, signature);
   {
     std::lock_guard lock(mutex_);
     if (const Entry* entry = find(hash, signature)) {
       if (entry->refused) return {.refused = true};
       if (entry->resize) return {.resize = entry->resize};
       for (const Variant& variant : entry->variants) {
-        if (same_values(variant.scalars, signature)) return {.plan = variant.plan.get()};
+        if (!dynamic && same_values(variant.scalars, signature)) return {.plan = variant.plan.get()};
       }
       if (entry->dynamic != nullptr) return {.plan = entry->dynamic.get()};
-      dynamic = entry->variants.size() >= kSpecialisedValues && can_be_dynamic(signature);
+      dynamic |= entry->variants.size() >= kSpecialisedValues || varies(*entry);
     }
     auto [first, last] = bounded_.equal_range(hash);
     for (; first != last; ++first) {
@@ -140,6 +168,7 @@ PlanTable::Found PlanTable::get(const Operator& op, Signature& signature, at::Ar
     Found found = get_bounded(op, signature, arguments, hash);
     if (found.plan != nullptr) return found;
   }
+  dynamic = dynamic && can_be_dynamic(signature);
   // Built without the lock: meta kernels may be Python.
   std::variant<std::unique_ptr<PlannedCall>, ResizeOut> built;
   bool refused = false;
@@ -172,6 +201,10 @@ PlanTable::Found PlanTable::get(const Operator& op, Signature& signature, at::Ar
   }
   Variant variant;
   for (const ScalarUse& use : signature.scalars) variant.scalars.push_back(use.value);
+  if (const graph::SlotCapture* const capture = graph::SlotCapture::current()) {
+    variant.origin = capture->origin();
+    variant.capture = capture->number();
+  }
   variant.plan = std::move(plan);
   entry->variants.push_back(std::move(variant));
   return {.plan = entry->variants.back().plan.get()};
@@ -308,6 +341,7 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
   }
   for (const auto& [use, slot] : call.scalars) words[slot] = word_of(signature.scalars[use].value);
   for (const auto& [slot, size] : call.sizes) words[slot] = size;
+  graph::Capture* const capture = graph::Capture::current();
   if (plan.random_slot) {
     const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op_.handle.schema().arguments().size());
     at::Generator generator = device::default_generator(signature.device);
@@ -317,17 +351,13 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
     auto* state = dynamic_cast<device::GeneratorImpl*>(generator.unsafeGetGeneratorImpl());
     TORCH_CHECK(state != nullptr, "Expected a '", c10::Device(c10::DeviceType::PrivateUse1, signature.device),
                 "' generator device but found '", generator.device(), "'");
-    const auto draw = [generator, state, blocks = call.random_blocks] {
-      std::lock_guard lock(state->mutex_);
-      const auto philox = state->take(blocks);
-      return graph::RandomDraw{philox.seed, philox.offset};
-    };
-    if (graph::Capture* const capture = graph::Capture::current()) {
-      capture->next_random({graph::DrawRandom{draw, call.random_blocks}});
+    if (capture != nullptr) {
+      capture->next_random({{device::random_stream(generator), call.random_blocks}});
     } else {
-      const graph::RandomDraw drawn = draw();
-      words[*plan.random_slot] = drawn.seed;
-      words[*plan.random_slot + 1] = drawn.offset;
+      std::lock_guard lock(state->mutex_);
+      const auto philox = state->take(call.random_blocks);
+      words[*plan.random_slot] = philox.seed;
+      words[*plan.random_slot + 1] = philox.offset;
     }
   }
 
@@ -352,7 +382,10 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
 
   std::vector<runtime::ValueRef> inputs;
   inputs.reserve(call.input_uses.size());
-  for (uint32_t use : call.input_uses) inputs.push_back(signature.tensors[use].value);
+  for (uint32_t use : call.input_uses) {
+    inputs.push_back(signature.tensors[use].value);
+    if (capture != nullptr) capture->lies_in(inputs.back(), device::slot_of(*signature.tensors[use].tensor));
+  }
   const c10::DeviceIndex device = signature.device;
   signature.tensors.clear();  // the recorder must hold the only references of ours
   graph::Recorder::of(device).record(plan, std::move(inputs), {words.data(), words.size()},

@@ -28,6 +28,7 @@ class PlanTable {
   struct Variant {
     Scalars scalars;
     std::unique_ptr<PlannedCall> plan;
+    uint64_t origin = 0, capture = 0;  // of the slot capture that it was made in (graph/slot_capture.h)
   };
   struct Entry {
     std::vector<uint64_t> key;
@@ -47,6 +48,10 @@ class PlanTable {
   Entry* find(uint64_t hash, const Signature& signature);
   bool numbers_change(const Signature& signature);
   Found get_bounded(const Operator& op, const Signature& signature, at::ArrayRef<c10::IValue> arguments, uint64_t hash);
+  /// Whether the numbers of a call should be operands although no other values of them were seen.
+  static bool likely_to_vary(const Operator& op, const Signature& signature);
+  /// Whether they were other ones in an earlier capture of the function that is being captured.
+  static bool varies(const Entry& entry);
 
   std::mutex mutex_;
   std::unordered_multimap<uint64_t, std::unique_ptr<Entry>> entries_;

@@ -17,11 +17,14 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "aten/changing_sizes.h"
 #include "device/device.h"
 #include "device/dtypes.h"
 #include "device/errors.h"
 #include "device/storage.h"
+#include "graph/capture.h"
 #include "graph/window.h"
 #include "runtime/context.h"
 
@@ -53,14 +56,18 @@ std::optional<Model> model_of(const at::Tensor& tensor) {
 std::unique_ptr<const Bounds> bounds_of_new(const TensorType& base, c10::IntArrayRef sizes, const Dims& order,
                                             uint64_t site) {
   const bool modelled = model != nullptr && Dims(sizes) == model->sizes;
+  const graph::Capture* const capture = graph::Capture::current();
+  const bool captured = capture != nullptr && capture->bounded();
   const uint64_t seen = modelled ? 0 : changing_dims(site, {base.dims.data(), base.dims.size()});
   Bounds bounds{base.dims, 0};
   for (size_t i = 0; i < order.size(); ++i) {
     const auto dim = static_cast<size_t>(order[i]);
-    const bool changes = modelled ? (model->changing >> dim & 1) != 0 : (seen >> i & 1) != 0;
+    const bool changes = modelled ? (model->changing >> dim & 1) != 0
+                                  : (seen >> i & 1) != 0 || (captured && was_changed_to(base.dims[i]));
     if (!changes) continue;
     bounds.dims |= uint64_t{1} << i;
     bounds.stored[i] = modelled ? model->bounds[dim] : bound_of(base.dims[i]);
+    changed_to(base.dims[i]);
   }
   return bounds.dims != 0 ? std::make_unique<const Bounds>(std::move(bounds)) : nullptr;
 }
@@ -170,6 +177,12 @@ at::Tensor efficient_zero_tensor(c10::IntArrayRef sizes, std::optional<c10::Scal
 // ---- set_ and resize_
 
 void set_geometry(const at::Tensor& self, c10::IntArrayRef sizes, c10::OptionalIntArrayRef strides, int64_t offset) {
+  const bool empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+  const Dims contiguous = tpu::contiguous_strides(sizes);
+  const c10::IntArrayRef chosen = strides ? *strides : c10::IntArrayRef(contiguous.data(), contiguous.size());
+  const size_t needed = empty ? 0 : at::detail::computeStorageNbytes(sizes, chosen, self.itemsize(), offset);
+  // First, since it may be refused.
+  if (needed > self.storage().nbytes()) device::resize_storage(self.storage(), needed);
   c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
   impl.set_storage_offset(offset);
   if (strides) {
@@ -177,9 +190,6 @@ void set_geometry(const at::Tensor& self, c10::IntArrayRef sizes, c10::OptionalI
   } else {
     impl.set_sizes_contiguous(sizes);
   }
-  const size_t needed =
-      self.numel() == 0 ? 0 : at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize(), offset);
-  if (needed > self.storage().nbytes()) device::resize_storage(self.storage(), needed);
 }
 
 at::Tensor& set_source_storage_offset(at::Tensor& self, at::Storage source, c10::SymInt offset,

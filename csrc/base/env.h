@@ -25,6 +25,7 @@ inline constexpr char kCache[] = "TORCH_TPU_CACHE";                        // 0 
 inline constexpr char kCacheSizeMb[] = "TORCH_TPU_CACHE_SIZE_MB";          // bound of the disk cache
 inline constexpr char kProgramMemoryMb[] = "TORCH_TPU_PROGRAM_MEMORY_MB";  // bound of compiled programs in memory
 inline constexpr char kBoundedSizes[] = "TORCH_TPU_BOUNDED_SIZES";         // off | auto | always
+inline constexpr char kCompileGuard[] = "TORCH_TPU_COMPILE_GUARD";         // allow | log | error
 inline constexpr char kCompileThreads[] = "TORCH_TPU_COMPILE_THREADS";
 inline constexpr char kDebug[] = "TORCH_TPU_DEBUG";         // 1..5, see base/log.h
 inline constexpr char kDumpDir[] = "TORCH_TPU_DUMP_DIR";    // writes each program's text there

@@ -2,12 +2,12 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/AutogradState.h>
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
 
 #include "aten/call_site.h"
+#include "aten/changing_sizes.h"
 #include "device/dtypes.h"
 #include "device/errors.h"
 #include "device/storage.h"
@@ -30,24 +30,30 @@ bool repeats_elements(at::IntArrayRef sizes, at::IntArrayRef strides) {
   return false;
 }
 
+// How an argument is stored whose dims of `changing` change.
+std::unique_ptr<const Bounds> bounds_of(const TensorType& base, const at::Tensor& tensor, uint64_t changing) {
+  const auto order = device::memory_order(tensor.sizes(), tensor.strides());
+  if (changing == 0 || !order || aten::bounded_sizes() == aten::BoundedSizes::kOff) return nullptr;
+  Bounds bounds{base.dims, 0};
+  for (size_t i = 0; i < order->size(); ++i) {
+    if ((changing >> (*order)[i] & 1) == 0 || base.dims[i] <= 1) continue;
+    bounds.dims |= uint64_t{1} << i;
+    bounds.stored[i] = bound_of(base.dims[i]);
+    aten::changed_to(base.dims[i]);
+  }
+  return bounds.dims != 0 ? std::make_unique<const Bounds>(std::move(bounds)) : nullptr;
+}
+
+graph::OutputForm form_of(const runtime::Value& value) {
+  return {value.type(), value.bounds() != nullptr ? value.bounds()->dims : 0};
+}
+
 }  // namespace
 
 // ---- capturing ---------------------------------------------------------------------------------------
 
-// Backward passes run on threads of their own by default, which this capture would not see.
-GraphCapture::GraphCapture(c10::DeviceIndex device, bool fixed_sizes)
-    : device_(device),
-      backward_on_other_threads_(c10::AutogradState::get_tls_state().get_multithreading_enabled()),
-      capture_(device) {
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-  if (fixed_sizes) fixed_sizes_.emplace();
-}
-
-GraphCapture::~GraphCapture() {
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(backward_on_other_threads_);
-}
-
-at::Tensor GraphCapture::argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
+at::Tensor GraphCapture::argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype,
+                                  uint64_t changing) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return device::translate([&] {
     const at::TensorOptions options = options_of(dtype, device_);
@@ -55,7 +61,8 @@ at::Tensor GraphCapture::argument(at::IntArrayRef sizes, at::IntArrayRef strides
     at::Tensor tensor =
         repeats_elements(sizes, strides) ? at::empty(sizes, options) : at::empty_strided(sizes, strides, options);
     runtime::StorageSlot& slot = device::slot_of(tensor);
-    ValueRef value = capture_.argument(slot.load()->type());
+    const TensorType type = slot.load()->type();
+    ValueRef value = capture_.argument(type, bounds_of(type, tensor, changing));
     slot.store(value);
     arguments_.push_back({tensor, std::move(value)});
     return tensor;
@@ -93,7 +100,8 @@ std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results)
         result.source = static_cast<size_t>(known - storages.begin());
         if (known == storages.end()) {
           storages.push_back(storage);
-          call->storages_.push_back(value->type());
+          call->storages_.push_back(value->type().bytes());
+          call->forms_.push_back(form_of(*value));
           values.push_back(std::move(value));
         }
       } else if (value->state() == runtime::Value::State::kUndefined) {
@@ -107,11 +115,13 @@ std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results)
     for (size_t i = 0; i < arguments_.size(); ++i) {
       const at::Tensor& tensor = arguments_[i].tensor;
       ValueRef value = device::slot_of(tensor).load();
-      CapturedCall::Argument argument{{}, {}, tensor.scalar_type(), arguments_[i].value->type(), {}};
+      CapturedCall::Argument argument{{}, {}, tensor.scalar_type(), arguments_[i].value->type(), {}, {}};
+      argument.bounds = arguments_[i].value->same_bounds();
       argument.sizes = tensor.sizes();
       argument.strides = tensor.strides();
       if (!(value == arguments_[i].value)) {
         argument.written = values.size();
+        call->forms_.push_back(form_of(*value));
         values.push_back(std::move(value));
         replaces.push_back(static_cast<int32_t>(i));
       }
@@ -173,10 +183,24 @@ void CapturedCall::check(size_t number, const at::Tensor& given) const {
               given.sizes(), " instead of ", at::IntArrayRef(wanted.sizes));
 }
 
+bool CapturedCall::is_as_wanted(const Argument& wanted, const at::Tensor& given, const runtime::Value& value) const {
+  const TensorType stored = wanted.bounds ? TensorType{wanted.base.dtype, wanted.bounds->stored} : wanted.base;
+  return given.storage_offset() == 0 && value.type() == wanted.base && value.stored_type() == stored &&
+         given.strides() == at::IntArrayRef(wanted.strides) && !given.is_conj() && !given.is_neg();
+}
+
 at::Tensor CapturedCall::dense_copy(const Argument& wanted, const at::Tensor& given) const {
-  at::Tensor copy = at::empty_strided(wanted.sizes, wanted.strides, given.options());
-  copy.copy_(given);
-  return copy;
+  const auto copied = [&](const at::Tensor& from, std::unique_ptr<const Bounds> bounds) {
+    at::Tensor copy = device::make_tensor(device::undefined_value(wanted.base, device_, std::move(bounds)),
+                                          wanted.sizes, wanted.strides, wanted.dtype, device_);
+    copy.copy_(from);
+    return copy;
+  };
+  if (wanted.bounds == nullptr) return copied(given, nullptr);
+  at::Tensor copy = copied(given, std::make_unique<const Bounds>(*wanted.bounds));
+  // What cannot be read by bounds, a window across several dims, is first copied by itself.
+  if (is_as_wanted(wanted, copy, *device::slot_of(copy).load())) return copy;
+  return copied(copied(given, nullptr), std::make_unique<const Bounds>(*wanted.bounds));
 }
 
 at::Tensor CapturedCall::view(const Result& result, const at::Tensor& base) const {
@@ -197,10 +221,7 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
     check(i, arguments[i]);
     const Argument& wanted = arguments_[i];
     ValueRef value = device::slot_of(arguments[i]).load();
-    const bool plain = arguments[i].storage_offset() == 0 && value->type() == wanted.base &&
-                       arguments[i].strides() == at::IntArrayRef(wanted.strides) && !arguments[i].is_conj() &&
-                       !arguments[i].is_neg();
-    if (!plain) {
+    if (!is_as_wanted(wanted, arguments[i], *value)) {
       arguments[i] = dense_copy(wanted, arguments[i]);
       value = device::slot_of(arguments[i]).load();
     }
@@ -212,7 +233,7 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
   for (const Result& result : results_) {
     if (result.kind != Result::Kind::kMade || bases[result.source].defined()) continue;
     bases[result.source] =
-        device::make_tensor(storages_[result.source].bytes(), result.sizes, result.strides, result.dtype, device_);
+        device::make_tensor(storages_[result.source], result.sizes, result.strides, result.dtype, device_);
   }
   std::vector<runtime::StorageSlot*> targets;
   for (const at::Tensor& base : bases) targets.push_back(&device::slot_of(base));
@@ -224,6 +245,7 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
   graph::Capture* const outer = graph::Capture::current();
   if (outer != nullptr && loaded_ == nullptr) {
     outer->next_random(graph_->draws);
+    for (size_t i = 0; i < values.size(); ++i) outer->lies_in(values[i], device::slot_of(arguments[i]));
   } else {
     for (size_t i = 0; i < graph_->draws.size(); ++i) {
       const graph::RandomDraw draw = graph_->draws[i]();
@@ -244,7 +266,7 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
       if (loaded_ != nullptr) {
         recorder.launch(loaded_, plan, std::move(inputs), words, targets, aten::call_site());
       } else {
-        recorder.record(plan, std::move(inputs), words, targets, aten::call_site());
+        recorder.record(plan, std::move(inputs), words, targets, aten::call_site(), forms_);
       }
     });
   }

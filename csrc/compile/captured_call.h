@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "aten/changing_sizes.h"
+#include "compile/backward_here.h"
 #include "graph/capture.h"
+#include "graph/recorder.h"
 
 namespace tpu::compile {
 
@@ -44,6 +46,7 @@ class CapturedCall {
     c10::SmallVector<int64_t, 5> sizes, strides;
     c10::ScalarType dtype = c10::ScalarType::Undefined;
     TensorType base;
+    std::shared_ptr<const Bounds> bounds;
     std::optional<size_t> written;  // output of the plan that is its new value
   };
   struct Result {
@@ -56,6 +59,7 @@ class CapturedCall {
     at::Tensor constant;
   };
 
+  bool is_as_wanted(const Argument& wanted, const at::Tensor& given, const runtime::Value& value) const;
   at::Tensor dense_copy(const Argument& wanted, const at::Tensor& given) const;
   void check(size_t number, const at::Tensor& given) const;
   at::Tensor view(const Result& result, const at::Tensor& base) const;
@@ -64,7 +68,8 @@ class CapturedCall {
   const graph::CapturedGraph* graph_;
   std::shared_ptr<graph::Program> loaded_;  // set where the text came from elsewhere and the plan has no body
   std::vector<Argument> arguments_;
-  std::vector<TensorType> storages_;  // one per new storage, the first outputs of the plan
+  std::vector<size_t> storages_;          // bytes of each new storage; the first outputs of the plan
+  std::vector<graph::OutputForm> forms_;  // of all outputs
   std::vector<Result> results_;
 };
 
@@ -72,11 +77,13 @@ class CapturedCall {
 class GraphCapture {
  public:
   /// `fixed_sizes`: the graph's program takes and gives arrays of just the sizes that the tensors have.
-  explicit GraphCapture(c10::DeviceIndex device, bool fixed_sizes = false);
-  ~GraphCapture();
+  explicit GraphCapture(c10::DeviceIndex device, bool fixed_sizes = false) : device_(device), capture_(device) {
+    if (fixed_sizes) fixed_sizes_.emplace();
+  }
 
-  /// A tensor that stands for the next argument.
-  at::Tensor argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype);
+  /// A tensor that stands for the next argument. `changing` has a bit per dim whose size is another in other captures
+  /// of the same graph: they share programs then.
+  at::Tensor argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype, uint64_t changing);
   /// Ends the capture with the graph's results. Undefined tensors stay undefined.
   std::shared_ptr<const CapturedCall> finish(at::TensorList results);
   /// Why something that was called could not be captured; empty while all could.
@@ -84,9 +91,9 @@ class GraphCapture {
 
  private:
   const c10::DeviceIndex device_;
-  const bool backward_on_other_threads_;  // setting of this thread, to be put back
+  const BackwardHere backward_here_;
   std::optional<aten::FixedSizes> fixed_sizes_;
-  graph::Capture capture_;
+  graph::CallCapture capture_;
   struct Argument {
     at::Tensor tensor;
     runtime::ValueRef value;

@@ -23,13 +23,7 @@ graph::OutputTemplate output_of(TensorType type, size_t number) {
 
 graph::DrawRandom draw_of(uint64_t blocks, c10::DeviceIndex device) {
   at::Generator generator = device::default_generator(device);
-  auto* state = static_cast<device::GeneratorImpl*>(generator.unsafeGetGeneratorImpl());
-  const auto draw = [generator, state, blocks] {
-    std::lock_guard lock(state->mutex_);
-    const auto philox = state->take(blocks);
-    return graph::RandomDraw{philox.seed, philox.offset};
-  };
-  return {draw, blocks};
+  return {device::random_stream(generator), blocks};
 }
 
 /// The text must be that of the form: who reads a result counts on its size.
@@ -120,7 +114,7 @@ std::shared_ptr<const CapturedCall> load_program(LoadedForm form, c10::DeviceInd
       result.strides.assign(strides.begin(), strides.end());
       result.dtype = tensor.dtype;
       call->results_.push_back(std::move(result));
-      call->storages_.push_back(graph->plan.outputs[i].base);
+      call->storages_.push_back(graph->plan.outputs[i].base.bytes());
     }
     call->loaded_ = program_of(form, graph->plan);
     return std::shared_ptr<const CapturedCall>(std::move(call));

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "device/device.h"
+#include "graph/capture.h"
 #include "runtime/memory_stats.h"
 
 namespace tpu::device {
@@ -86,6 +87,21 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
 
 at::Generator new_generator(c10::DeviceIndex device) {
   return at::make_generator<GeneratorImpl>(device < 0 ? current_device() : device);
+}
+
+std::shared_ptr<const graph::RandomStream> random_stream(const at::Generator& generator) {
+  auto* const state = static_cast<GeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+  const auto take = [generator, state](uint64_t blocks) {
+    std::lock_guard lock(state->mutex_);
+    const GeneratorImpl::Philox philox = state->take(blocks);
+    return graph::RandomDraw{philox.seed, philox.offset};
+  };
+  const auto set = [generator, state](graph::RandomDraw draw) {
+    std::lock_guard lock(state->mutex_);
+    state->set_current_seed(draw.seed);
+    state->set_offset(draw.offset);
+  };
+  return std::make_shared<const graph::RandomStream>(graph::RandomStream{state, take, set});
 }
 
 }  // namespace tpu::device

@@ -5,6 +5,12 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <memory>
+
+namespace tpu::graph {
+struct RandomStream;
+}
+
 namespace tpu::device {
 
 class GeneratorImpl final : public c10::GeneratorImpl {
@@ -38,5 +44,7 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator new_generator(c10::DeviceIndex device);
+/// A generator of this device type, for captures.
+std::shared_ptr<const graph::RandomStream> random_stream(const at::Generator& generator);
 
 }  // namespace tpu::device

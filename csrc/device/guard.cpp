@@ -5,6 +5,7 @@
 // an id that is current or not.
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "device/dtypes.h"
 #include "device/errors.h"
 #include "graph/recorder.h"
+#include "graph/slot_capture.h"
 #include "runtime/memory_stats.h"
 
 namespace tpu::device {
@@ -84,6 +86,13 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 #undef TPU_SET_CAPABILITY
     return capability;
   }
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13
+  // A capture is of a thread, whatever stream is current there.
+  bool isStreamCapturing(const Stream& stream) const override {
+    const graph::SlotCapture* const capture = graph::SlotCapture::current();
+    return capture != nullptr && capture->device() == stream.device_index();
+  }
+#endif
   bool queryStream(const Stream& stream) const override {
     return translate([&] {
       graph::Recorder& recorder = graph::Recorder::of(stream.device_index());

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "device/dtypes.h"
 #include "device/errors.h"
+#include "graph/capture.h"
 #include "graph/recorder.h"
 #include "lowering/helpers.h"
 #include "runtime/memory_stats.h"
@@ -19,7 +20,7 @@ using runtime::ValueRef;
 
 namespace {
 
-void delete_slot(void* context) { delete static_cast<StorageSlot*>(context); }
+void delete_slot(void* context) { static_cast<StorageSlot*>(context)->disown(); }
 
 class Allocator final : public c10::DeviceAllocator {
  public:
@@ -161,6 +162,9 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
   if (impl.nbytes() == bytes) return;
   const auto device = impl.device().index();
   StorageSlot& slot = slot_of(impl);
+  if (const graph::Capture* const capture = graph::Capture::current()) {
+    translate([&] { capture->refuse_to_resize(slot); });
+  }
   const ValueRef old = slot.load();
   // Elements stay elements of the old dtype when the new size is a whole number of them.
   const size_t unit = bytes % byte_size(old->type().dtype) == 0 ? byte_size(old->type().dtype) : 1;

@@ -22,6 +22,13 @@ std::shared_ptr<const Error> never_computed() {
 
 }  // namespace
 
+std::pair<uint32_t, uint32_t> random_words(const Plan& plan) {
+  if (plan.random_slot) return {*plan.random_slot, 1};
+  return {0, plan.body != nullptr ? plan.body->random_words / 2 : 0};
+}
+
+// ---- any capture -------------------------------------------------------------------------------------
+
 Capture::Capture(int device) : device_(device), outer_(std::exchange(active, this)) {}
 
 Capture::~Capture() {
@@ -34,118 +41,147 @@ Capture::~Capture() {
 
 Capture* Capture::current() { return active; }
 
-ValueRef Capture::argument(TensorType type, std::unique_ptr<const Bounds> bounds) {
-  bounded_ |= bounds != nullptr;
-  ValueRef value(new DeviceValue(std::move(type), device_, State::kCaptured, std::move(bounds)));
-  wires_[value.get()] = {true, static_cast<uint32_t>(recording_.parameters.size())};
-  recording_.parameters.push_back(value);
-  sources_.push_back(arguments_++);
-  keep_.push_back(value);
-  return value;
+bool Capture::may_store(const runtime::StorageSlot& slot) const {
+  const ValueRef old = slot.load();
+  return !old || old->state() == State::kUndefined;
 }
 
-// Words that are operands of the graph and no constants: what random nodes draw, and, so that graphs of other sizes
-// have the same text, what depends on sizes. Where no size is involved that is at most a number that was made of one.
-void Capture::open_words(const Plan& plan, uint32_t first) {
-  const uint32_t drawn = plan.random_slot.value_or(0);
-  const auto draws = static_cast<uint32_t>(plan.random_slot ? 1 : plan.body != nullptr ? plan.body->draws : 0);
-  ensure(next_draws_.size() == draws, "a node was captured with other random operators than it has");
-  for (DrawRandom& draw : std::exchange(next_draws_, {})) draws_.push_back(std::move(draw));
-  for (uint32_t i = 0; i < plan.slots.size(); ++i) {
-    const bool random = i >= drawn && i < drawn + 2 * draws;
-    const bool by_size = plan.bounded || plan.body != nullptr || plan.slots[i] != Slot::kInt;
-    if (random) {
-      random_words_.push_back({first + i, plan.slots[i]});
-    } else if (bounded_ && by_size) {
-      size_words_.push_back({first + i, plan.slots[i]});
-    }
+void Capture::know(const ValueRef& value, Wire wire) {
+  wires_[value.get()] = wire;
+  keep_.push_back(value);
+}
+
+const Wire* Capture::wire_of(const DeviceValue& value) const {
+  const auto found = wires_.find(&value);
+  return found == wires_.end() ? nullptr : &found->second;
+}
+
+bool Capture::made(const DeviceValue& value) const {
+  const Wire* const wire = wire_of(value);
+  return wire != nullptr && !wire->external;
+}
+
+void Capture::lies_in(const ValueRef& value, runtime::StorageSlot& slot) {
+  if (wire_of(*value) == nullptr) next_places_.emplace_back(value, runtime::Ref<runtime::StorageSlot>(&slot));
+}
+
+runtime::Ref<runtime::StorageSlot> Capture::place_of(const DeviceValue& value) const {
+  for (const auto& [held, slot] : next_places_) {
+    if (held.get() == &value) return slot;
   }
+  return runtime::StorageSlot::holding(value);
+}
+
+Wire Capture::parameter(const ValueRef& value) {
+  const Wire wire{true, static_cast<uint32_t>(recording_.parameters.size())};
+  recording_.parameters.push_back(value);
+  know(value, wire);
+  return wire;
 }
 
 void Capture::append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location,
                      std::span<const OutputForm> forms) {
-  bounded_ |= plan.bounded;
-  const auto first_word = static_cast<uint32_t>(recording_.words.size());
-  recording_.nodes.push_back({&plan, location, static_cast<uint32_t>(recording_.wires.size()), first_word,
+  ensure(next_draws_.size() == random_words(plan).second,
+         "a node was captured with other random operators than it has");
+  recording_.nodes.push_back({&plan, location, static_cast<uint32_t>(recording_.wires.size()),
+                              static_cast<uint32_t>(recording_.words.size()),
                               static_cast<uint32_t>(recording_.outputs.size())});
   recording_.wires.insert(recording_.wires.end(), wires.begin(), wires.end());
   recording_.words.insert(recording_.words.end(), words.begin(), words.end());
-  open_words(plan, first_word);
+  appended(recording_.nodes.back(), std::exchange(next_draws_, {}));
   for (size_t k = 0; k < plan.outputs.size(); ++k) {
     ValueRef value = output_value(plan, k, forms, device_, State::kCaptured);
-    wires_[value.get()] = {false, static_cast<uint32_t>(recording_.outputs.size())};
-    recording_.outputs.push_back(value);
-    keep_.push_back(std::move(value));
+    know(value, {false, static_cast<uint32_t>(recording_.outputs.size())});
+    recording_.outputs.push_back(std::move(value));
   }
-}
-
-Wire Capture::wire_of(const ValueRef& input, Location location) {
-  if (const auto found = wires_.find(input.get()); found != wires_.end()) return found->second;
-  Wire wire;
-  if (input->state() == State::kUndefined) {
-    // Memory that nothing has written yet. Whatever is written later is not what this graph reads.
-    append(zeros_plan(input->stored_type()), {}, {}, location, {});
-    wire = {false, static_cast<uint32_t>(recording_.outputs.size() - 1)};
-  } else {
-    if (input->state() == State::kPending) Recorder::of(device_).flush("captured");
-    wire = {true, static_cast<uint32_t>(recording_.parameters.size())};
-    recording_.parameters.push_back(input);
-    sources_.push_back(-1);
-    constants_.push_back(input);
-  }
-  wires_[input.get()] = wire;
-  keep_.push_back(input);
-  return wire;
 }
 
 void Capture::record(int device, const Plan& plan, std::span<const ValueRef> inputs, std::span<const uint64_t> words,
                      std::span<runtime::StorageSlot* const> targets, Location location,
                      std::span<const OutputForm> forms) {
-  if (device != device_) block("an operator on another device was called");
-  refuse_to_write(targets);
-  // Memory that nothing has written becomes a node of its own first, which draws nothing.
   std::vector<DrawRandom> draws = std::exchange(next_draws_, {});
+  if (device != device_) block("an operator on another device was called");
+  before_write(targets);
   std::vector<Wire> wires;
-  for (const ValueRef& input : inputs) wires.push_back(wire_of(input, location));
+  for (const ValueRef& input : inputs) {
+    const Wire* const known = wire_of(*input);
+    wires.push_back(known != nullptr ? *known : from_outside(input, location));
+  }
+  next_places_.clear();
   next_draws_ = std::move(draws);
   append(plan, wires, words, location, forms);
   const size_t first = recording_.outputs.size() - plan.outputs.size();
   for (size_t k = 0; k < plan.outputs.size(); ++k) {
-    if (targets[k] == nullptr) continue;
-    targets[k]->store(recording_.outputs[first + k]);
-  }
-}
-
-void Capture::refuse_to_write(std::span<runtime::StorageSlot* const> targets) const {
-  for (const runtime::StorageSlot* target : targets) {
-    const ValueRef old = target == nullptr ? ValueRef() : target->load();
-    // A tensor that was just allocated holds nothing, or an undefined value.
-    if (!old || old->state() == State::kUndefined) continue;
-    const auto found = wires_.find(old.get());
-    if (found != wires_.end() && (!found->second.external || sources_[found->second.index] >= 0)) continue;
-    block("it writes to a tensor that is neither an argument nor its own");
+    if (targets[k] != nullptr) targets[k]->store(recording_.outputs[first + k]);
   }
 }
 
 void Capture::block(const char* reason) const {
-  blocked_ = reason;
   const std::string where = describe(capture_location());
+  blocked_ = reason;
   throw Error(Code::kInvalidArgument, "this cannot be captured in a graph: " + std::string(reason) +
                                           (where.empty() ? "" : " (at " + where + ")"));
 }
 
-bool Capture::made(const DeviceValue& value) const {
-  const auto found = wires_.find(&value);
-  return found != wires_.end() && !found->second.external;
+// ---- a function of arguments -------------------------------------------------------------------------
+
+ValueRef CallCapture::argument(TensorType type, std::unique_ptr<const Bounds> bounds) {
+  bounded_ |= bounds != nullptr;
+  ValueRef value(new DeviceValue(std::move(type), device(), State::kCaptured, std::move(bounds)));
+  parameter(value);
+  sources_.push_back(arguments_++);
+  return value;
 }
 
-void Capture::refuse_to_read(const DeviceValue& value) const {
-  const auto found = wires_.find(&value);
-  if (found == wires_.end() || (found->second.external && sources_[found->second.index] < 0)) return;
+// Words that are operands of the graph and no constants: what random nodes draw and, so that graphs of other sizes
+// have the same text, all numbers where sizes change: any may have been made of one.
+void CallCapture::appended(const NodeRecord& node, std::vector<DrawRandom> draws) {
+  const Plan& plan = *node.plan;
+  bounded_ |= plan.bounded;
+  const auto [drawn, count] = random_words(plan);
+  for (uint32_t i = 0; i < plan.slots.size(); ++i) {
+    const bool random = i >= drawn && i < drawn + 2 * count;
+    if (random) {
+      random_words_.push_back({node.first_word + i, plan.slots[i]});
+    } else if (bounded_) {
+      size_words_.push_back({node.first_word + i, plan.slots[i]});
+    }
+  }
+  for (DrawRandom& draw : draws) draws_.push_back(std::move(draw));
+}
+
+Wire CallCapture::from_outside(const ValueRef& value, Location location) {
+  if (value->state() == State::kUndefined) {
+    // Memory that nothing has written yet. Whatever is written later is not what this graph reads.
+    append(zeros_plan(value->stored_type()), {}, {}, location, {});
+    const Wire wire{false, static_cast<uint32_t>(recording_.outputs.size() - 1)};
+    know(value, wire);
+    return wire;
+  }
+  if (value->state() == State::kPending) Recorder::of(device()).flush("captured");
+  sources_.push_back(-1);
+  constants_.push_back(value);
+  return parameter(value);
+}
+
+void CallCapture::before_write(std::span<runtime::StorageSlot* const> targets) {
+  for (const runtime::StorageSlot* target : targets) {
+    const ValueRef old = target == nullptr ? ValueRef() : target->load();
+    // A tensor that was just allocated holds nothing, or an undefined value.
+    if (!old || old->state() == State::kUndefined) continue;
+    const Wire* const wire = wire_of(*old);
+    if (wire != nullptr && (!wire->external || sources_[wire->index] >= 0)) continue;
+    block("it writes to a tensor that is neither an argument nor its own");
+  }
+}
+
+void CallCapture::refuse_to_read(const DeviceValue& value) const {
+  const Wire* const wire = wire_of(value);
+  if (wire == nullptr || (wire->external && sources_[wire->index] < 0)) return;
   block("the value of a tensor is needed, which exists only when the graph runs");
 }
 
-const CapturedGraph& Capture::finish(std::span<const ValueRef> results, std::span<const int32_t> replaces) {
+const CapturedGraph& CallCapture::finish(std::span<const ValueRef> results, std::span<const int32_t> replaces) {
   auto body = std::make_shared<CapturedBody>();
   auto* const graph = new CapturedGraph;
   Plan& plan = graph->plan;
@@ -161,7 +197,7 @@ const CapturedGraph& Capture::finish(std::span<const ValueRef> results, std::spa
   for (const OpenWord& open : size_words_) graph->words.push_back(recording_.words[open.word]);
   plan.bounded = bounded_;
   for (size_t k = 0; k < results.size(); ++k) {
-    const Wire wire = wires_.at(results[k].get());
+    const Wire wire = *wire_of(*results[k]);
     ensure(!wire.external, "a result of a captured graph that no node made");
     body->results.push_back(wire.index);
     OutputTemplate output{
@@ -175,7 +211,7 @@ const CapturedGraph& Capture::finish(std::span<const ValueRef> results, std::spa
   graph->sources = sources_;
   graph->constants = constants_;
   graph->draws = draws_;
-  body->draws = static_cast<uint32_t>(draws_.size());
+  body->random_words = static_cast<uint32_t>(random_words_.size());
   body->recording.nodes = recording_.nodes;
   body->recording.wires = recording_.wires;
   body->recording.words = recording_.words;

@@ -3,6 +3,9 @@
 // When it ends, those nodes become the body of one plan, a captured graph, which the recorder then takes like any other
 // operator: one node of a recording, one program in strict mode, fused with its neighbours in fused mode.
 //
+// There are two kinds. A CallCapture makes a function of arguments that were declared; all other tensors are constants
+// of it. A SlotCapture (slot_capture.h) knows tensors by their storage and works on them where they lie.
+//
 // Not thread-safe; a capture belongs to the thread that made it.
 
 #include <functional>
@@ -17,14 +20,23 @@
 
 namespace tpu::graph {
 
-/// Seed and offset of one random node, drawn anew for each launch.
+/// Seed and offset of one random node.
 struct RandomDraw {
   uint64_t seed = 0, offset = 0;
 };
+
+/// A generator, as captures see it.
+struct RandomStream {
+  const void* generator = nullptr;
+  std::function<RandomDraw(uint64_t blocks)> take;  // what it stands at; then it goes on by `blocks`
+  std::function<void(RandomDraw)> set;
+};
+
+/// What a random node draws at each launch.
 struct DrawRandom {
-  std::function<RandomDraw()> draw;
-  uint64_t blocks = 0;  // by how much it moves the generator's offset
-  RandomDraw operator()() const { return draw(); }
+  std::shared_ptr<const RandomStream> stream;
+  uint64_t blocks = 0;
+  RandomDraw operator()() const { return stream->take(blocks); }
 };
 
 /// A plan with a body, and what a launch feeds it. Lives for ever, as plans do.
@@ -41,25 +53,34 @@ struct OutputForm;
 
 class Capture {
  public:
-  explicit Capture(int device);
   /// What the capture made and nobody took can never be computed: it fails with an error that says so.
-  ~Capture();
+  virtual ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
   /// The capture that is active on this thread, or nullptr.
   static Capture* current();
 
-  /// Declares the next argument, a value that no launch has made.
-  runtime::ValueRef argument(TensorType type, std::unique_ptr<const Bounds> bounds = nullptr);
-  /// What the next node draws from at each launch: one for a random operator, all of a graph's for a captured graph.
+  int device() const { return device_; }
+  /// Whether some sizes may be others in the next capture of this graph.
+  bool bounded() const { return bounded_; }
+  /// What the next node draws: one for a random operator, all of a graph's for a captured graph.
   void next_random(std::vector<DrawRandom> draws) { next_draws_ = std::move(draws); }
-  /// Called by the recorder instead of recording. Throws where the node writes to a tensor from outside that is no
-  /// argument.
+  /// Says in which slot an input of the next node lies.
+  void lies_in(const runtime::ValueRef& value, runtime::StorageSlot& slot);
+  /// Called by the recorder instead of recording. Throws where the node cannot be part of the graph.
   void record(int device, const Plan& plan, std::span<const runtime::ValueRef> inputs, std::span<const uint64_t> words,
               std::span<runtime::StorageSlot* const> targets, Location location, std::span<const OutputForm> forms);
+
   /// Throws for a value that only a launch of the captured graph will make.
-  void refuse_to_read(const runtime::Value& value) const;
+  virtual void refuse_to_read(const runtime::Value& value) const = 0;
+  /// Throws where the graph must not depend on what the host holds now.
+  virtual void refuse_host_data() const {}
+  /// Throws for a slot whose size the graph must not change.
+  virtual void refuse_to_resize(const runtime::StorageSlot&) const {}
+  /// Whether nothing is lost when a value is stored in `slot` without a node.
+  virtual bool may_store(const runtime::StorageSlot& slot) const;
+
   /// Throws: what was called cannot be captured, for `reason`.
   [[noreturn]] void block(const char* reason) const;
   /// Why what was called cannot be captured; empty while all could.
@@ -67,20 +88,56 @@ class Capture {
   /// Whether `value` was made by a captured node.
   bool made(const runtime::Value& value) const;
 
+ protected:
+  explicit Capture(int device);
+
+  void append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location,
+              std::span<const OutputForm> forms);
+  /// Makes `value` a parameter of the recording.
+  Wire parameter(const runtime::ValueRef& value);
+  /// The value, kept from now on, stands for what `wire` leads to.
+  void know(const runtime::ValueRef& value, Wire wire);
+  const Wire* wire_of(const runtime::Value& value) const;
+  /// The slot that holds an input of the node being recorded, or none.
+  runtime::Ref<runtime::StorageSlot> place_of(const runtime::Value& value) const;
+
+  Recording recording_;
+  bool bounded_ = false;
+
+ private:
+  /// Throws where a target must not be written.
+  virtual void before_write(std::span<runtime::StorageSlot* const> targets) = 0;
+  /// The wire of a value that was neither declared nor made here.
+  virtual Wire from_outside(const runtime::ValueRef& value, Location location) = 0;
+  /// A node was appended, with these draws.
+  virtual void appended(const NodeRecord& node, std::vector<DrawRandom> draws) = 0;
+
+  const int device_;
+  Capture* const outer_;
+  std::vector<DrawRandom> next_draws_;
+  std::vector<std::pair<runtime::ValueRef, runtime::Ref<runtime::StorageSlot>>> next_places_;
+  mutable std::string blocked_;
+  std::unordered_map<const runtime::Value*, Wire> wires_;
+  std::vector<runtime::ValueRef> keep_;  // so that no address in `wires_` is used twice
+};
+
+class CallCapture final : public Capture {
+ public:
+  explicit CallCapture(int device) : Capture(device) {}
+
+  /// Declares the next argument, a value that no launch has made.
+  runtime::ValueRef argument(TensorType type, std::unique_ptr<const Bounds> bounds = nullptr);
+  void refuse_to_read(const runtime::Value& value) const override;
+
   /// Ends the capture. The graph gives `results`, values that captured nodes made; those with an argument's number in
   /// `replaces` (else -1) may take over its memory.
   const CapturedGraph& finish(std::span<const runtime::ValueRef> results, std::span<const int32_t> replaces);
 
  private:
-  void refuse_to_write(std::span<runtime::StorageSlot* const> targets) const;
-  Wire wire_of(const runtime::ValueRef& input, Location location);
-  void append(const Plan& plan, std::span<const Wire> wires, std::span<const uint64_t> words, Location location,
-              std::span<const OutputForm> forms);
-  void open_words(const Plan& plan, uint32_t first);
+  void before_write(std::span<runtime::StorageSlot* const> targets) override;
+  Wire from_outside(const runtime::ValueRef& value, Location location) override;
+  void appended(const NodeRecord& node, std::vector<DrawRandom> draws) override;
 
-  const int device_;
-  Capture* const outer_;
-  Recording recording_;
   std::vector<int32_t> sources_;  // per parameter of the recording
   std::vector<runtime::ValueRef> constants_;
   std::vector<DrawRandom> draws_;
@@ -89,12 +146,10 @@ class Capture {
     Slot slot;
   };
   std::vector<OpenWord> random_words_, size_words_;
-  bool bounded_ = false;  // some sizes may be others in the next capture of this graph
-  std::vector<DrawRandom> next_draws_;
   int32_t arguments_ = 0;
-  mutable std::string blocked_;
-  std::unordered_map<const runtime::Value*, Wire> wires_;
-  std::vector<runtime::ValueRef> keep_;  // so that no address in `wires_` is used twice
 };
+
+/// First of the words that node's draws fill, relative to those of the node; how many draws it has.
+std::pair<uint32_t, uint32_t> random_words(const Plan& plan);
 
 }  // namespace tpu::graph

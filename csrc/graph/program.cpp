@@ -218,13 +218,11 @@ ProgramText captured_program(const CapturedGraph& graph, const LayoutPolicy& pol
   hlo::Builder builder;
   if (locations) builder.enable_locations();
   const Plan& plan = graph.plan;
-  std::vector<Value> inputs, words;
+  std::vector<Value> inputs;
   for (const TensorType& type : plan.inputs) inputs.push_back(builder.parameter(type));
-  ensure(std::all_of(plan.slots.begin(), plan.slots.end(), [](Slot slot) { return slot == Slot::kInt; }),
-         "the text of a graph whose sizes change");
-  const auto count = static_cast<int64_t>(plan.slots.size());
-  const Value packed = count > 0 ? builder.parameter({DType::kS64, {count}}) : Value();
-  for (int64_t i = 0; i < count; ++i) words.push_back(hlo::reshape(hlo::slice(packed, {i}, {i + 1}, {1}), {}));
+  Recording alone;
+  alone.nodes.push_back({&plan, {}, 0, 0, 0});
+  const std::vector<Value> words = PackedWords(builder, alone).take(plan);
   LoweredNode lowered = lower_body(*plan.body, builder, {inputs, words}, policy);
   std::vector<Value> results = std::move(lowered.outputs);
   for (size_t i = 0; i < plan.outputs.size(); ++i) {

@@ -66,13 +66,13 @@ struct Program {
   size_t memory = 0;  // bytes of host memory that it takes, roughly
 };
 
-/// The nodes of a captured graph. Which slots are operands of the graph's plan is known when it is captured: the
-/// random ones and, in a graph whose sizes change, those that follow from the sizes. All other words are constants.
+/// The nodes of a captured graph. Which words are operands of the graph's plan is known when it is captured; all others
+/// are constants.
 struct CapturedBody {
   Recording recording;               // holds no values
   std::vector<uint32_t> open_words;  // words of the recording that are operands of the plan, in the order of its slots
+  uint32_t random_words = 0;         // so many of them, the first, are seeds and offsets
   std::vector<uint32_t> results;     // flat output of each output of the plan
-  uint32_t draws = 0;                // of random nodes: the first 2 * draws open words
 };
 
 /// Emits the nodes of a captured graph.
@@ -87,9 +87,9 @@ struct ProgramText {
   std::vector<ProgramCheck> checks;  // one per flag
 };
 
-/// The program of a captured graph alone, as text: a parameter for each input of its plan, then a vector of the random
-/// nodes' seeds and offsets if there are any; the plan's outputs, then the checks' flags if there are any. With
-/// `locations` operations carry the user's lines.
+/// The program of a captured graph alone, as text: a parameter for each input of its plan, then a vector for each type
+/// of its words (of a CallCapture, the random nodes' seeds and offsets); the plan's outputs, then the checks' flags if
+/// there are any. With `locations` operations carry the user's lines.
 ProgramText captured_program(const CapturedGraph& graph, const LayoutPolicy& policy, bool locations);
 
 std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,

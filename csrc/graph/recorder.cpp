@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "base/env.h"
 #include "base/log.h"
@@ -197,15 +198,18 @@ class LaunchTask final : public runtime::Task {
     for (const pjrt::Buffer& buffer : packed) inputs.push_back(buffer.raw());
 
     // Only this task holds a value with one reference, so nobody can come to need it again.
-    std::vector<int64_t> keep;
+    std::vector<int64_t> keep, give;
     for (int64_t parameter : program.aliased_parameters) {
-      if (recording.parameters[static_cast<size_t>(parameter)]->use_count() > 1) keep.push_back(parameter);
+      const bool shared = recording.parameters[static_cast<size_t>(parameter)]->use_count() > 1;
+      (shared ? keep : give).push_back(parameter);
     }
     const auto donatable = static_cast<int64_t>(program.aliased_parameters.size());
     recorder_.donatable_.fetch_add(donatable, std::memory_order_relaxed);
     recorder_.donated_.fetch_add(donatable - static_cast<int64_t>(keep.size()), std::memory_order_relaxed);
 
     pjrt::ExecuteResult result = executable.execute(inputs, keep, &device, /*want_event=*/true);
+    // Their memory is the outputs' now, and must not be counted twice.
+    for (int64_t parameter : give) recording.parameters[static_cast<size_t>(parameter)] = ValueRef();
     // Before the outputs: whoever wakes up because one is ready must find its checks.
     if (!program.checks.empty()) {
       Recorder::FlagSet set{std::move(result.outputs.back()), shared, {}};
@@ -445,6 +449,30 @@ void Recorder::record(const Plan& plan, std::vector<ValueRef>&& inputs, std::spa
   raise_failed_checks();
 }
 
+// What the recording has that no program was compiled for.
+std::string Recorder::why_compiled(bool known_body) {
+  constexpr size_t kRemembered = 4096;
+  if (known_body) return "other results are wanted";
+  uint64_t operators = recording_.nodes.size();
+  for (const NodeRecord& node : recording_.nodes) {
+    const Plan& plan = *node.plan;
+    operators =
+        mix(operators, plan.body != nullptr ? plan.body->recording.nodes.size() : reinterpret_cast<uint64_t>(plan.row));
+    operators = mix(operators, reinterpret_cast<uint64_t>(node.location.code));
+    operators = mix(operators, static_cast<uint64_t>(node.location.instruction));
+  }
+  std::vector<TensorType> now;
+  for (const ValueRef& parameter : recording_.parameters) now.push_back(parameter->stored_type());
+  if (compiled_for_.size() >= kRemembered) compiled_for_.clear();
+  const auto [before, first] = compiled_for_.try_emplace(operators, now);
+  if (first) return "first program of this line";
+  const std::vector<TensorType> last = std::exchange(before->second, now);
+  for (size_t i = 0; i < std::min(last.size(), now.size()); ++i) {
+    if (!(last[i] == now[i])) return "input is " + to_string(now[i]) + ", was " + to_string(last[i]);
+  }
+  return "other windows, attributes or numbers";
+}
+
 void Recorder::define_locked(std::span<const ValueRef> inputs, Location location) {
   for (const ValueRef& input : inputs) {
     if (input->state() != State::kUndefined) continue;
@@ -490,8 +518,8 @@ void Recorder::flush_locked(const char* reason) {
   ProgramCache::Lookup found = programs_.find(recording_, alive);
   if (found.program == nullptr) {
     try {
-      found.program = build_program(recording_, alive, layout_policy_, context_.cache(),
-                                    found.known_body ? "new set of live outputs" : "new program");
+      found.program =
+          build_program(recording_, alive, layout_policy_, context_.cache(), why_compiled(found.known_body));
       const auto removed = programs_.insert(recording_, alive, found.program);
       if (!removed.empty()) context_.cache().discard({removed.begin(), removed.end()});
     } catch (const Error& error) {

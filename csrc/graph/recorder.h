@@ -7,6 +7,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/policy.h"
@@ -81,6 +82,7 @@ class Recorder {
   void cut_to_fit(const Plan& plan, std::span<runtime::ValueRef> inputs, Location location);
   void define_locked(std::span<const runtime::ValueRef> inputs, Location location);
   void flush_locked(const char* reason);
+  std::string why_compiled(bool known_body);
   void push_locked(std::shared_ptr<Program> program, const OutputMask& alive, const char* reason);
   void raise_failed_checks();
   LaunchTask* fresh_task();
@@ -100,6 +102,8 @@ class Recorder {
   uint64_t number_ = 1;  // of the recording; Value::place refers to it
   FlushPolicy policy_;
   ProgramCache programs_;
+  /// Types of the parameters of the latest program of the same operators, by these; for the log.
+  std::unordered_map<uint64_t, std::vector<TensorType>> compiled_for_;
 
   std::mutex spare_mutex_;
   std::vector<LaunchTask*> spare_;

@@ -150,9 +150,9 @@ std::optional<Layout> Layout::make_bounded(const TensorType& base, const Bounds*
   layout.kind_ = Kind::kDigits;
   layout.base_ = layout.typed_base_ = base;
   layout.window_ = window;
-  const bool mapped = (layout.map_to_dims(base.dims) && layout.place_bounds(bounds)) ||
-                      (layout.map_to_radix(base.numel()) && layout.place_bounds(bounds));
-  if (!mapped || !layout.starts(offset)) return std::nullopt;
+  const auto fits = [&] { return layout.place_bounds(bounds) && layout.starts(offset).has_value(); };
+  const bool mapped = (layout.map_to_dims(base.dims) && fits()) || (layout.map_to_radix(base.numel()) && fits());
+  if (!mapped) return std::nullopt;
   for (size_t i = 0; i < window.sizes.size(); ++i) {
     if (window.sizes[i] <= 1) *changing &= ~(uint64_t{1} << i);
   }

@@ -223,9 +223,7 @@ bool takes_along_dim(BoundedCall& call) {
   return fills<Fill::kZero, 2>(call);
 }
 
-bool embedding(BoundedCall& call) {
-  return !call.tensor(0)->changes(0) && fills<Fill::kZero, 1>(call);
-}
+bool embedding(BoundedCall& call) { return !call.tensor(0)->changes(0) && fills<Fill::kZero, 1>(call); }
 
 // (gradient, indices, rows, padding_idx, scale_grad_by_freq): zeros are added to row 0.
 bool embedding_backward(BoundedCall& call) { return !call.boolean_or(4, true) && all_zero(call); }
@@ -264,8 +262,8 @@ bool nll_loss_backward(BoundedCall& call) {
   return true;
 }
 
-// ---- random numbers: those of an element are found by its place in the flattened tensor, which is the same in a stored
-// one if only the first dim that is not 1 changes.
+// ---- random numbers: those of an element are found by its place in the flattened tensor, which is the same in a
+// stored one if only the first dim that is not 1 changes.
 bool random(BoundedCall& call) {
   for (const auto& list : call.tensors()) {
     for (const BoundedArgument& tensor : list) {

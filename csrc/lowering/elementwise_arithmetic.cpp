@@ -407,7 +407,7 @@ constexpr Row kRows[] = {
     {"fmod.Tensor", modulo<hlo::remainder>},
     {"fmod.Scalar", modulo<hlo::remainder>},
     {"pow.Tensor_Tensor", power},
-    {"pow.Tensor_Scalar", power_scalar_exponent},
+    {.name = "pow.Tensor_Scalar", .lower = power_scalar_exponent, .constant_pays = true},
     {"pow.Scalar", power},
     {"atan2", binary<hlo::atan2>},
     {"hypot", binary<hypotenuse>},

@@ -35,6 +35,8 @@ struct Row {
   bool separate_out = false;
   /// PyTorch refuses an out= of another dtype than the result's, and converts for other operators.
   bool exact_out = false;
+  /// A number that is a constant of the program makes it much faster, whatever the number: exponents.
+  bool constant_pays = false;
 };
 
 /// All rows of all families.

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "compile/captured_call.h"
 #include "compile/loaded_program.h"
+#include "compile/slot_graph.h"
 
 namespace tpu::python {
 namespace {
@@ -23,8 +24,8 @@ class CaptureHandle {
       : thread_(std::this_thread::get_id()),
         capture_(std::make_unique<compile::GraphCapture>(static_cast<c10::DeviceIndex>(device), fixed_sizes)) {}
 
-  at::Tensor argument(const at::Tensor& like) {
-    return open().argument(like.sizes(), like.strides(), like.scalar_type());
+  at::Tensor argument(const at::Tensor& like, uint64_t changing) {
+    return open().argument(like.sizes(), like.strides(), like.scalar_type(), changing);
   }
   std::shared_ptr<const compile::CapturedCall> finish(const std::vector<at::Tensor>& results) {
     return open().finish(results);
@@ -103,10 +104,26 @@ std::shared_ptr<const compile::CapturedCall> load_program(std::string name, std:
 void bind_capture(py::module_& m) {
   py::class_<CaptureHandle>(m, "GraphCapture")
       .def(py::init<int, bool>(), py::arg("device"), py::arg("fixed_sizes") = false, NoGil())
-      .def("argument", &CaptureHandle::argument, py::arg("like"))
+      .def("argument", &CaptureHandle::argument, py::arg("like"), py::arg("changing") = 0)
       .def("finish", &CaptureHandle::finish, py::arg("results"))
       .def_property_readonly("blocked", &CaptureHandle::blocked)
       .def("close", &CaptureHandle::close);
+  m.def("capturing", &compile::capturing);
+  py::class_<compile::StepCapture>(m, "StepCapture")
+      .def(py::init([](int device, uint64_t origin) {
+             return std::make_unique<compile::StepCapture>(static_cast<c10::DeviceIndex>(device), origin);
+           }),
+           py::arg("device"), py::arg("origin"), NoGil())
+      .def("launch", &compile::StepCapture::launch, NoGil())
+      .def("text", &compile::StepCapture::text, py::arg("locations") = false, NoGil());
+  py::class_<compile::ReplayGraph>(m, "ReplayGraph")
+      .def(py::init<>())
+      .def("capture_begin", &compile::ReplayGraph::capture_begin, NoGil())
+      .def("capture_end", &compile::ReplayGraph::capture_end, NoGil())
+      .def("replay", &compile::ReplayGraph::replay, NoGil())
+      .def("reset", &compile::ReplayGraph::reset, NoGil())
+      .def("text", &compile::ReplayGraph::text, py::arg("locations") = false, NoGil())
+      .def_property_readonly("captured", &compile::ReplayGraph::captured);
   py::class_<compile::CapturedCall, std::shared_ptr<compile::CapturedCall>>(m, "CapturedCall")
       .def(
           "__call__",

@@ -9,6 +9,7 @@
 
 #include <filesystem>
 
+#include "aten/changing_sizes.h"
 #include "aten/fallback.h"
 #include "aten/registration.h"
 #include "base/log.h"
@@ -247,6 +248,12 @@ void bind_engine(py::module_& m) {
         [](const std::string& mode) { aten::set_host_fallback_mode(aten::parse_host_fallback(mode)); });
   m.def("compile_stats", &compile_stats);
   m.def("compile_events", &compile_events);
+  m.def("compile_guard", [] { return runtime::to_string(runtime::compile_guard()); });
+  m.def("set_compile_guard",
+        [](const std::string& guard) { runtime::set_compile_guard(runtime::parse_compile_guard(guard)); });
+  m.def("bounded_sizes", [] { return aten::to_string(aten::bounded_sizes()); });
+  m.def("set_bounded_sizes",
+        [](const std::string& setting) { aten::set_bounded_sizes(aten::parse_bounded_sizes(setting)); });
   m.def("reset_compile_stats", [] {
     if (Context::initialized()) Context::get().cache().reset_stats();
   });

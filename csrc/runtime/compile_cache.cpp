@@ -71,6 +71,45 @@ CompileCache::CompileCache(const pjrt::Client& client, std::string environment_k
       disk_(std::move(directory), limit_bytes),
       workers_(threads) {}
 
+namespace {
+
+std::atomic<int> chosen_guard{-1};
+
+void apply_guard(const CompileRequest& request) {
+  const CompileGuard guard = compile_guard();
+  if (guard == CompileGuard::kAllow) return;
+  const std::string what = request.label + (request.location.empty() ? "" : " at " + request.location);
+  if (guard == CompileGuard::kError) {
+    throw Error(Code::kInvalidArgument,
+                what + " has to be compiled, which torch_tpu.compile_guard('error') forbids (" + request.reason + ")");
+  }
+  log::line("compile guard: " + what + " (" + request.reason + ")");
+}
+
+}  // namespace
+
+CompileGuard compile_guard() {
+  int guard = chosen_guard.load(std::memory_order_relaxed);
+  if (guard < 0) {
+    guard = static_cast<int>(parse_compile_guard(env::text(env::kCompileGuard).value_or("allow")));
+    chosen_guard.store(guard);
+  }
+  return static_cast<CompileGuard>(guard);
+}
+
+void set_compile_guard(CompileGuard guard) { chosen_guard.store(static_cast<int>(guard)); }
+
+CompileGuard parse_compile_guard(const std::string& text) {
+  if (text == "allow") return CompileGuard::kAllow;
+  if (text == "log") return CompileGuard::kLog;
+  if (text == "error") return CompileGuard::kError;
+  throw Error(Code::kValue, "the compile guard may be 'allow', 'log' or 'error', got '" + text + "'");
+}
+
+std::string to_string(CompileGuard guard) {
+  return guard == CompileGuard::kAllow ? "allow" : guard == CompileGuard::kLog ? "log" : "error";
+}
+
 ProgramHandle CompileCache::get(CompileRequest request) {
   dump_program(request);
   const uint64_t hash = table_hash(fingerprint(request.text).high);
@@ -84,6 +123,7 @@ ProgramHandle CompileCache::get(CompileRequest request) {
         return found;
       }
     }
+    apply_guard(request);
     if (programs_.size() >= sweep_at_) {
       std::erase_if(programs_, [](const auto& entry) { return entry.second.expired(); });
       sweep_at_ = std::max<size_t>(256, 2 * programs_.size());

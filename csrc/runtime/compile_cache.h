@@ -51,6 +51,14 @@ struct CompileEvent {
   double seconds = 0;
 };
 
+/// What happens when a program is needed that is not in memory: nothing, a line in the log, or an error where it is
+/// needed. For programs that should run without compiling.
+enum class CompileGuard : uint8_t { kAllow, kLog, kError };
+CompileGuard compile_guard();
+void set_compile_guard(CompileGuard guard);
+CompileGuard parse_compile_guard(const std::string& text);  // throws Error{kValue}
+std::string to_string(CompileGuard guard);
+
 struct CompileStats {
   int64_t programs = 0;  // alive in memory
   int64_t memory_hits = 0;

@@ -231,8 +231,11 @@ class GraphCapture:
     def __init__(self, device: int, fixed_sizes: bool = False) -> None:
         """`fixed_sizes`: the program's parameters and results have just the sizes of the tensors (CapturedCall.text
         wants that)."""
-    def argument(self, like: torch.Tensor) -> torch.Tensor:
-        """A tensor without contents that stands for the next argument, of the sizes, strides and dtype of `like`."""
+    def argument(self, like: torch.Tensor, changing: int = 0) -> torch.Tensor:
+        """A tensor without contents that stands for the next argument, of the sizes, strides and dtype of `like`.
+
+        `changing` has a bit per dim whose size is another in other captures of the same graph.
+        """
 
     def finish(self, results: list[torch.Tensor]) -> CapturedCall:
         """The graph that gives `results`."""
@@ -243,6 +246,43 @@ class GraphCapture:
     @property
     def blocked(self) -> str:
         """Why something that was called could not be captured; empty while all could."""
+
+# -- captures of tensors where they lie, see csrc/graph/slot_capture.h -------------------------------------------------
+
+def capturing() -> str | None:
+    """What captures the operators of this thread: "call" (GraphCapture), "step", "replay", or None."""
+
+@final
+class StepCapture:
+    """While open, operators of this thread are set aside instead of launched. Dropped without launch(), they were not
+    called. RuntimeError where this thread captures already."""
+
+    def __init__(self, device: int, origin: int) -> None:
+        """`origin`: a number for what is captured, the same in each capture of it, or 0."""
+
+    def launch(self) -> None:
+        """Ends the capture and launches it as one program."""
+
+    def text(self, locations: bool = False) -> str:
+        """The program that was launched, as StableHLO; "" where there was nothing to do."""
+
+@final
+class ReplayGraph:
+    """What torch.accelerator.Graph is made of: capture on the current device, then any number of replays."""
+
+    def __init__(self) -> None: ...
+    def capture_begin(self) -> None:
+        """RuntimeError where this thread captures already, or this holds a graph."""
+
+    def capture_end(self) -> None:
+        """RuntimeError where something that was called cannot be captured; then there is no graph."""
+
+    def replay(self) -> None: ...
+    def reset(self) -> None: ...
+    def text(self, locations: bool = False) -> str:
+        """As StepCapture.text."""
+    @property
+    def captured(self) -> bool: ...
 
 # -- decompositions, see csrc/aten/tape.h ------------------------------------------------------------------------------
 

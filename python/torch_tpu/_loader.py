@@ -114,6 +114,7 @@ def _register(name: str, engine: ModuleType) -> None:
     lazy.after_import("torch._dynamo.device_interface", _register_dynamo_interface)
     lazy.after_import("torch._inductor.compile_fx", _register_default_backend)
     lazy.after_import("torch._subclasses.fake_impls", _register_fake_implementations)
+    lazy.after_import("torch.optim.optimizer", _check_captured_optimizers)
     lazy.after_import("torch.nn.attention.flex_attention", _allow_flex_attention)
 
 
@@ -125,6 +126,12 @@ def _register_default_backend(module: ModuleType) -> None:
 
 def _register_fake_implementations(module: ModuleType) -> None:
     from torch_tpu._internal.fake_implementations import register
+
+    register(module)
+
+
+def _check_captured_optimizers(module: ModuleType) -> None:
+    from torch_tpu._internal.captured_optimizers import register
 
     register(module)
 

@@ -21,7 +21,8 @@ class CompiledGraph:
 
     The first call with arguments of certain sizes runs the graph's operators in the ordinary way, on tensors without
     contents, and keeps what they would have launched (csrc/graph/capture.h). Later calls launch that. Symbolic integers
-    are part of what a program is made for, so their values are exact everywhere.
+    are part of it, so their values are exact everywhere. Tensors of symbolic sizes are stored in larger arrays, and
+    what is captured for other sizes with the same bounds is the same program.
 
     A graph that needs a value on the way, or has tensors on several devices, cannot be one program: its operators then
     run one after the other, and :attr:`reason` says why.
@@ -30,7 +31,9 @@ class CompiledGraph:
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         self._graph = graph
         self._programs: dict[tuple[Any, ...], _Program] = {}
-        self._one_size = not any(_varies(node) for node in graph.graph.nodes if node.op == "placeholder")
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self._one_size = not any(_varies(node) for node in placeholders)
+        self._changing = [_changing_dims(node) for node in placeholders]
         self.reason: str | None = None
 
     def __call__(self, *args: Any) -> Any:
@@ -54,7 +57,10 @@ class CompiledGraph:
             return None
         capture = _C.GraphCapture(next(iter(devices)).index or 0)
         try:
-            stand_ins = [capture.argument(a) if isinstance(a, torch.Tensor) else a for a in args]
+            stand_ins = [
+                capture.argument(a, changing) if isinstance(a, torch.Tensor) else a
+                for a, changing in zip(args, self._changing, strict=True)
+            ]
             results = _run(self._graph, stand_ins)
             flat = list(results) if isinstance(results, (list, tuple)) else [results]
             made = capture.finish([r for r in flat if isinstance(r, torch.Tensor)])
@@ -90,6 +96,13 @@ def _varies(placeholder: torch.fx.Node) -> bool:
     if not isinstance(value, torch.Tensor):
         return True
     return any(not isinstance(n, int) for n in (*value.shape, *value.stride()))
+
+
+def _changing_dims(placeholder: torch.fx.Node) -> int:
+    """A bit for each dim of an argument whose size is symbolic."""
+    value = placeholder.meta.get("val")
+    sizes = value.shape if isinstance(value, torch.Tensor) else ()
+    return sum(1 << dim for dim, size in enumerate(sizes) if not isinstance(size, int))
 
 
 def _form(argument: Any) -> Any:

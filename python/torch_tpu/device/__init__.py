@@ -15,6 +15,7 @@ from torch_tpu import _C
 from torch_tpu._C import DeviceProperties
 from torch_tpu.device import memory
 from torch_tpu.device._index import DeviceLike, device_index
+from torch_tpu.device.graphs import Graph, graph, graph_pool_handle, is_current_stream_capturing
 from torch_tpu.device.memory import (
     empty_cache,
     max_memory_allocated,
@@ -53,6 +54,7 @@ from torch_tpu.device.streams import (
 __all__ = [
     "DeviceProperties",
     "Event",
+    "Graph",
     "Stream",
     "StreamContext",
     "can_device_access_peer",
@@ -72,10 +74,13 @@ __all__ = [
     "get_eager_mode",
     "get_rng_state",
     "get_rng_state_all",
+    "graph",
+    "graph_pool_handle",
     "init",
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",

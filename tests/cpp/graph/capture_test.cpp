@@ -61,7 +61,7 @@ class CaptureTest : public testing::Test {
   }
 
   const Plan sum_ = plan_of(kSum, 2), draw_ = plan_of(kDraw, 0);
-  Capture capture_{0};
+  CallCapture capture_{0};
 };
 
 TEST_F(CaptureTest, NodesBecomeOnePlan) {
@@ -84,7 +84,9 @@ TEST_F(CaptureTest, NodesBecomeOnePlan) {
 TEST_F(CaptureTest, RandomWordsAreOperandsAndOthersConstants) {
   StorageSlot made(ValueRef(), 0);
   StorageSlot* const targets[] = {&made};
-  capture_.next_random({DrawRandom{[] { return RandomDraw{7, 9}; }, 1}});
+  capture_.next_random(
+      {{std::make_shared<const RandomStream>(RandomStream{nullptr, [](uint64_t) { return RandomDraw{7, 9}; }, {}}),
+        1}});
   const uint64_t words[] = {0, 0};
   capture_.record(0, draw_, {}, words, targets, {}, {});
   const ValueRef results[] = {made.load()};
@@ -122,14 +124,14 @@ TEST_F(CaptureTest, ReadingAndWritingOutsideIsRefused) {
 TEST(CaptureEndTest, WhatIsLeftFails) {
   ValueRef inside;
   {
-    Capture capture(0);
+    CallCapture capture(0);
     const ValueRef a = capture.argument(kPair);
     const Plan plan = plan_of(kSum, 2);
     StorageSlot made(ValueRef(), 0);
     StorageSlot* const targets[] = {&made};
     const ValueRef inputs[] = {a, a};
     {
-      const Capture inner(0);
+      const CallCapture inner(0);
       EXPECT_EQ(Capture::current(), &inner);
     }
     EXPECT_EQ(Capture::current(), &capture);
