@@ -10,6 +10,7 @@
 // Exit status 0, 1 after a message on standard error, or 2 for wrong arguments.
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -55,7 +56,9 @@ std::optional<Arguments> parse(const std::vector<std::string>& given) {
     } else if (i + 1 == given.size()) {
       return std::nullopt;
     } else if (given[i] == "--seed") {
-      arguments.seed = std::stoull(given[++i]);
+      const std::string& text = given[++i];
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), arguments.seed);
+      if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
     } else {
       arguments.packages.push_back(given[++i]);
     }
@@ -127,15 +130,20 @@ HostTensor read_parameter(const json& signature, const json& parameter, TensorFi
   return file.read(name);
 }
 
-/// Seed and offset of each random operator. An operator moves the offset for those after it.
-std::vector<uint64_t> random_words(const json& signature, uint64_t seed) {
+/// Seed and offset of each random operator, int64. An operator moves the offset for those after it.
+HostTensor random_words(const json& signature, uint64_t seed) {
   std::vector<uint64_t> words;
   uint64_t offset = 0;
   for (const json& blocks : signature.at("random_blocks")) {
     words.insert(words.end(), {seed, offset});
     offset += blocks.get<uint64_t>();
   }
-  return words;
+  const auto* bytes = reinterpret_cast<const char*>(words.data());
+  return {{DType::kS64, {static_cast<int64_t>(words.size())}}, {bytes, bytes + sizeof(uint64_t) * words.size()}};
+}
+
+Buffer to_device(const Client& client, const HostTensor& tensor) {
+  return client.buffer_from_host(tensor.bytes.data(), tensor.type, client.devices()[0]);
 }
 
 HostTensor read_buffer(const Buffer& buffer, const TensorType& type) {
@@ -193,6 +201,9 @@ void run(const Arguments& arguments) {
   const json signature = read_signature(arguments.directory);
   const std::string text = read_text(arguments.directory / "program.mlir");
   check_types(signature, text);
+  TensorFileReader weights(arguments.directory / "weights.safetensors");
+  TensorFileReader inputs(arguments.inputs);
+
   tpu::runtime::set_plugin_search_path(arguments.packages);
   const tpu::runtime::PluginChoice choice = tpu::runtime::choose_plugin();
   tpu::runtime::prepare_plugin(choice);
@@ -201,18 +212,12 @@ void run(const Arguments& arguments) {
   const tpu::pjrt::Device& device = client->devices()[0];
   const auto program = client->compile(text, tpu::runtime::compile_options(client->platform_name()));
 
-  TensorFileReader weights(arguments.directory / "weights.safetensors");
-  TensorFileReader inputs(arguments.inputs);
   std::vector<Buffer> parameters;
   for (const json& parameter : signature.at("parameters")) {
-    const HostTensor tensor = read_parameter(signature, parameter, weights, inputs);
-    parameters.push_back(client->buffer_from_host(tensor.bytes.data(), tensor.type, device));
+    parameters.push_back(to_device(*client, read_parameter(signature, parameter, weights, inputs)));
   }
-  const std::vector<uint64_t> words = random_words(signature, arguments.seed);
-  if (!words.empty()) {
-    const TensorType type{DType::kS64, {static_cast<int64_t>(words.size())}};
-    parameters.push_back(client->buffer_from_host(words.data(), type, device));
-  }
+  const HostTensor words = random_words(signature, arguments.seed);
+  if (words.type.numel() > 0) parameters.push_back(to_device(*client, words));
 
   std::vector<PJRT_Buffer*> raw;
   for (const Buffer& parameter : parameters) raw.push_back(parameter.raw());

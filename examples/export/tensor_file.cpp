@@ -1,5 +1,6 @@
 #include "tensor_file.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -38,6 +39,18 @@ const char* name_of(DType dtype) {
   throw std::runtime_error("files of tensors have no dtype " + std::string(tpu::torch_name(dtype)));
 }
 
+// Of a tensor, if that is at most `limit`: the sizes are anybody's, and their product need not fit a number.
+uint64_t bytes_of(const tpu::TensorType& type, uint64_t limit) {
+  const bool none = std::any_of(type.dims.begin(), type.dims.end(), [](int64_t size) { return size == 0; });
+  uint64_t bytes = none ? 0 : tpu::byte_size(type.dtype);
+  for (int64_t size : type.dims) {
+    if (size < 0 || (!none && bytes > limit / static_cast<uint64_t>(size)))
+      throw std::runtime_error("impossible sizes");
+    bytes *= static_cast<uint64_t>(size);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 TensorFileReader::TensorFileReader(const std::filesystem::path& path) : path_(path), file_(path, std::ios::binary) {
@@ -58,7 +71,7 @@ TensorFileReader::TensorFileReader(const std::filesystem::path& path) : path_(pa
       for (const json& size : value.at("shape")) entry.type.dims.push_back(size.get<int64_t>());
       const auto begin = value.at("data_offsets").at(0).get<uint64_t>();
       const auto end = value.at("data_offsets").at(1).get<uint64_t>();
-      if (begin > end || end > file_bytes - data || end - begin != entry.type.bytes()) {
+      if (begin > end || end > file_bytes - data || end - begin != bytes_of(entry.type, file_bytes)) {
         throw std::runtime_error(name + " does not lie where the header says");
       }
       entry.begin = data + begin;

@@ -227,6 +227,28 @@ def test_dropout_draws_as_in_eager_mode(tmp_path: pathlib.Path) -> None:
     assert not torch.equal(want[0], want[1])
 
 
+def draw(self: nn.Module, x: Tensor) -> list[Tensor]:
+    unwritten = torch.empty_like(x)
+    return [
+        torch.rand_like(x),
+        torch.bernoulli(x.sigmoid()),
+        torch.multinomial(x.abs() + 1, 2),
+        torch.nn.functional.rrelu(x, training=True),
+        torch.ops.aten.rrelu_with_noise(x, unwritten, 0.1, 0.3, True) + unwritten,
+        x.clone().exponential_(),
+        torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.3),
+    ]
+
+
+def test_random_operators_draw_in_their_order(tmp_path: pathlib.Path) -> None:
+    module, x = Of(draw), torch.randn(4, 6)
+    loaded, given = export.load(saved(tmp_path, module, (x,))), on_device(x)
+    torch.manual_seed(3)
+    want = [[t.cpu() for t in draw(module, given)] for _ in range(2)]
+    torch.manual_seed(3)
+    assert_matches([loaded(given) for _ in range(2)], want)
+
+
 # ---- errors of a call --------------------------------------------------------------------------------
 
 
@@ -630,4 +652,17 @@ def test_cpp_says_what_is_wrong(tmp_path: pathlib.Path) -> None:
     shutil.copytree(folder, damaged)
     damage(damaged, outputs=lambda o: [o[0] | {"sizes": [400, 3]}])
     assert "signature.json says" in run_cpp(damaged, {"args_0": torch.arange(4)}, fails=True)
-    assert subprocess.run([RUNNER, folder], capture_output=True).returncode == 2
+    for header in (
+        {"args_0": {"dtype": "I64", "shape": [1 << 62, 4], "data_offsets": [0, 0]}},
+        {"args_0": {"dtype": "I64", "shape": [-4], "data_offsets": [0, 32]}},
+        {"args_0": {"dtype": "I64", "shape": [4], "data_offsets": [0, 64]}},
+        {"args_0": {"dtype": "I65", "shape": [4], "data_offsets": [0, 32]}},
+        {"args_0": {"shape": [4]}},
+        ["args_0"],
+    ):
+        text = json.dumps(header).encode()
+        (folder / "broken").write_bytes(len(text).to_bytes(8, "little") + text + bytes(32))
+        done = subprocess.run([RUNNER, folder, folder / "broken", folder / "outputs"], capture_output=True, text=True)
+        assert done.returncode == 1 and done.stderr.startswith(f"error: {folder / 'broken'}: ")
+    for arguments in ([folder], [folder, "i", "o", "--seed"], [folder, "i", "o", "--seed", "1x"]):
+        assert subprocess.run([RUNNER, *arguments], capture_output=True).returncode == 2
