@@ -4,6 +4,10 @@
     python benchmarks/run.py                                   # everything; a table on stdout
     python benchmarks/run.py --only gpt_train --json out.json
     python benchmarks/run.py --contenders native               # without the backend
+    python benchmarks/run.py --only gpt_train --contenders native step jax --jax-python ~/jax/bin/python
+
+`step` is a training step under torch_tpu.compile.step. `jax` is the same step in JAX (jax_steps.py), in the environment
+of the interpreter that `--jax-python` names; gpt_train is the only workload that it has.
 
 For every workload each contender runs in a process of its own, ours with an empty compile cache. The
 processes then take turns (A B C A B C ...), one group of steps each, so that a noisy machine disturbs all
@@ -34,7 +38,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-CONTENDERS = ("native", "strict", "fused")
+CONTENDERS = ("native", "strict", "fused", "step", "jax")
+USUAL = CONTENDERS[:3]
 WORKLOADS = ("chained_add", "mlp_train", "cnn_train", "gpt_train", "bert_inference", "lstm_train", "greedy_decode")
 
 
@@ -51,13 +56,15 @@ def serve(contender: str, workload: str) -> None:
         import torch_tpu
 
         device = "tpu"
-        torch.tpu.set_eager_mode(contender)
+        torch.tpu.set_eager_mode("strict" if contender == "step" else contender)
     synchronize = (lambda: None) if device == "cpu" else torch.tpu.synchronize
     imported = time.perf_counter() - start
     # Imported late: it imports torch, whose time belongs to `imported`.
     from workloads import WORKLOADS as builders
 
     step = builders[workload](device)
+    if contender == "step":
+        step.run = torch_tpu.compile.step(step.run)
     synchronize()
 
     def group(count: int, sync: bool = True) -> float:
@@ -94,13 +101,16 @@ def serve(contender: str, workload: str) -> None:
 class Child:
     """A contender's process. `ask` waits for its answer; a child that dies is an error with its stderr."""
 
-    def __init__(self, contender: str, workload: str, cache: str) -> None:
+    def __init__(self, contender: str, workload: str, cache: str, jax_python: str) -> None:
         environment = dict(os.environ, TORCH_TPU_CACHE_DIR=cache, TORCH_TPU_HOST_FALLBACK="silent")
         if contender == "native":
             environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         self.name = f"{workload} ({contender})"
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (lives as long as the child)
         command = [sys.executable, __file__, "--serve", contender, "--only", workload]
+        if contender == "jax":
+            environment.pop("PYTHONPATH", None)
+            command = [jax_python, str(pathlib.Path(__file__).with_name("jax_steps.py")), workload]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment
         )
@@ -149,12 +159,12 @@ class Result:
         return (max(self.groups) - min(self.groups)) / self.warm
 
 
-def measure(workload: str, contenders: Sequence[str], rounds: int, seconds: float) -> list[Result]:
+def measure(workload: str, contenders: Sequence[str], rounds: int, seconds: float, jax_python: str) -> list[Result]:
     """All contenders on one workload, taking turns."""
     with tempfile.TemporaryDirectory() as caches:
 
         def child(contender: str) -> Child:
-            return Child(contender, workload, os.path.join(caches, contender))
+            return Child(contender, workload, os.path.join(caches, contender), jax_python)
 
         results = {c: Result(c) for c in contenders}
         children: dict[str, Child] = {}
@@ -264,7 +274,8 @@ def machine() -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=WORKLOADS, choices=WORKLOADS, metavar="WORKLOAD")
-    parser.add_argument("--contenders", nargs="+", default=CONTENDERS, choices=CONTENDERS)
+    parser.add_argument("--contenders", nargs="+", default=USUAL, choices=CONTENDERS)
+    parser.add_argument("--jax-python", default=sys.executable, metavar="FILE", help="interpreter with jax")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="length of one group of steps")
     parser.add_argument("--json", metavar="FILE", help="write every measurement there")
@@ -278,7 +289,7 @@ def main() -> int:
     everything: dict[str, Any] = {"machine": about, "workloads": {}}
     failed = False
     for workload in args.only:
-        results = measure(workload, args.contenders, args.rounds, args.seconds)
+        results = measure(workload, args.contenders, args.rounds, args.seconds, args.jax_python)
         print("\n".join(rows(workload, results)), flush=True)
         everything["workloads"][workload] = [dataclasses.asdict(r) for r in results]
         failed = failed or any(r.error for r in results)

@@ -1,6 +1,8 @@
 // scaled_dot_product_attention: PyTorch's front end asks which kernel to use and then calls the overrideable
 // one, whose schema has results that are no tensors; ours fills those in.
 
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -55,3 +57,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 }  // namespace
 }  // namespace tpu::aten
+
+// scaled_dot_product_attention asks this table, and not the operator _fused_sdp_choice.
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &tpu::aten::fused_choice)
+}

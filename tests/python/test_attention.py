@@ -174,3 +174,9 @@ def test_layer() -> None:
     want = layer(x, x, x)
     layer = layer.to(DEVICE)
     assert_matches(layer(x.to(DEVICE), x.to(DEVICE), x.to(DEVICE)), want)
+
+
+def test_the_front_end_takes_the_fused_operator() -> None:
+    q, k, v = (x.detach().to(DEVICE).requires_grad_() for x in operands(1, 2, 4, 4))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert "FusedAttentionOverrideable" in type(out.grad_fn).__name__
