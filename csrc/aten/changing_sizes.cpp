@@ -1,5 +1,6 @@
 #include "aten/changing_sizes.h"
 
+#include <ATen/Context.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
@@ -119,6 +120,8 @@ uint64_t changing_dims(uint64_t site, c10::IntArrayRef sizes) {
   }
   if (setting == BoundedSizes::kOff || larger == 0 || sizes.size() > 32) return 0;
   if (setting == BoundedSizes::kAlways) return larger;
+  // What a line made before must not decide how a result is rounded.
+  if (at::globalContext().deterministicAlgorithms()) return 0;
   std::lock_guard lock(mutex);
   Site& here = sites()[site];
   if (here.changing != 0) return here.changing & larger;

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include "device/device.h"
 #include "device/errors.h"
 #include "device/generator.h"
+#include "device/storage.h"
 #include "graph/recorder.h"
 #include "lowering/table.h"
 #include "python/capture.h"
@@ -251,6 +253,10 @@ void bind_engine(py::module_& m) {
   m.def("compile_guard", [] { return runtime::to_string(runtime::compile_guard()); });
   m.def("set_compile_guard",
         [](const std::string& guard) { runtime::set_compile_guard(runtime::parse_compile_guard(guard)); });
+  m.def("stored_sizes", [](const at::Tensor& tensor) {
+    const TensorType type = device::slot_of(tensor).load()->stored_type();
+    return std::vector<int64_t>(type.dims.begin(), type.dims.end());
+  });
   m.def("bounded_sizes", [] { return aten::to_string(aten::bounded_sizes()); });
   m.def("set_bounded_sizes",
         [](const std::string& setting) { aten::set_bounded_sizes(aten::parse_bounded_sizes(setting)); });

@@ -114,6 +114,17 @@ def compile_stats() -> dict[str, float]:
     failed (compiles), programs (now in memory), executions, nodes (operators recorded), waits (for a value of the
     device). The last three count from the start always."""
 
+def compile_guard() -> str:
+    """What happens where a program is needed that is not in memory: "allow", "log" or "error"."""
+
+def set_compile_guard(guard: str) -> None: ...
+def bounded_sizes() -> str:
+    """How tensors of changing sizes are treated: "off", "auto" or "always"."""
+
+def set_bounded_sizes(setting: str) -> None: ...
+def stored_sizes(tensor: torch.Tensor) -> list[int]:
+    """Sizes, in the order of memory, of the array that holds a tensor's storage."""
+
 def compile_events() -> list[dict[str, object]]:
     """The last programs that were not in memory, oldest first: operators, location (file:line), reason, source
     ("compiled" or "disk"), seconds."""

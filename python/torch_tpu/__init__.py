@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     )
     from torch_tpu._internal.health import preferred_device
     from torch_tpu._internal.precision import matmul_precision
+    from torch_tpu._internal.sizes import bounded_sizes, compile_guard
 
 __version__ = "0.1.0"
 
 __all__ = [
     "__version__",
     "aot",
+    "bounded_sizes",
     "clear_cache",
+    "compile_guard",
     "compile_stats",
     "debug",
     "export",
@@ -57,7 +60,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"torch_tpu.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'torch_tpu' has no attribute {name!r}")
-    home = {"preferred_device": "health", "matmul_precision": "precision"}.get(name, "counters")
+    home = {
+        "bounded_sizes": "sizes",
+        "compile_guard": "sizes",
+        "matmul_precision": "precision",
+        "preferred_device": "health",
+    }.get(name, "counters")
     return getattr(importlib.import_module(f"torch_tpu._internal.{home}"), name)
 
 

@@ -1,0 +1,88 @@
+"""Entries of the operator database on tensors that are stored in larger arrays (docs/dynamic_shapes.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch_tpu
+from cases import run_entry
+
+
+@pytest.fixture(autouse=True)
+def all_sizes_change() -> Iterator[None]:
+    with torch_tpu.bounded_sizes("always"):
+        yield
+
+
+# Entries whose rows have rules of their own (csrc/lowering/bounded.cpp), and what they are put together of.
+ENTRIES = [
+    "add",
+    "div.no_rounding_mode",
+    "div.floor_rounding",
+    "floor_divide",
+    "remainder",
+    "where",
+    "clamp",
+    "masked_fill",
+    "sum",
+    "mean",
+    "prod",
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
+    "all",
+    "any",
+    "count_nonzero",
+    "logsumexp",
+    "var",
+    "std_mean",
+    "linalg.vector_norm",
+    "cumsum",
+    "cumprod",
+    "softmax",
+    "log_softmax",
+    "nn.functional.layer_norm",
+    "nn.functional.rms_norm",
+    "mm",
+    "bmm",
+    "mv",
+    "dot",
+    "addmm",
+    "addbmm",
+    "baddbmm",
+    "matmul",
+    "nn.functional.linear",
+    "gather",
+    "index_select",
+    "nn.functional.embedding",
+    "nn.functional.nll_loss",
+    "nn.functional.cross_entropy",
+    "cat",
+    "stack",
+    "hstack",
+    "repeat",
+    "tril",
+    "nn.functional.pad.constant",
+    "topk",
+    "max.reduction_with_dim",
+    "nn.functional.scaled_dot_product_attention",
+    "nn.functional.glu",
+    "flip",
+    "roll",
+    "sort",
+    "scatter_add",
+    "nn.functional.conv1d",
+    "nn.functional.group_norm",
+    "linalg.solve",
+]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("check", ["forward", "gradient"])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_entries_of_the_operator_database(entry: str, check: str) -> None:
+    outcome = run_entry(entry, check)
+    assert not outcome.failed
+    assert outcome.passed or check == "gradient"

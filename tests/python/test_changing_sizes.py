@@ -1,0 +1,267 @@
+"""Sizes that change from call to call: results are exact, and the number of programs grows like the logarithm of the
+largest size (docs/dynamic_shapes.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch_tpu
+from helpers import DEVICE, assert_matches, eager_mode
+from torch import Tensor
+from torch_tpu import _C
+
+
+# Programs that were made, those that came from the disk cache included.
+def compiled_by(work: Callable[[], object]) -> int:
+    torch_tpu.clear_cache()
+    before = torch_tpu.compile_stats()
+    work()
+    torch.accelerator.synchronize()
+    after = torch_tpu.compile_stats()
+    return int(sum(after[name] - before[name] for name in ("compiles", "disk_hits")))
+
+
+@pytest.fixture(params=("strict", "fused"))
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    with eager_mode(request.param):
+        yield request.param
+
+
+# ---- numbers of programs
+
+
+@pytest.mark.quick
+def test_one_operator_over_all_lengths(mode: str) -> None:
+    lengths = [*range(1, 140), 255, 256, 257, 500, 1000, 1025, 2048, 2049, 3000, 4095, 4096]
+
+    def work() -> None:
+        for n in lengths:
+            x = torch.arange(3.0 * n).view(n, 3)
+            total = x.to(DEVICE).sum(0)
+            assert_matches(total, x.sum(0), rtol=1e-5, atol=1e-5)  # thousands of addends, in another order
+
+    assert compiled_by(work) <= 14
+
+
+@pytest.mark.quick
+def test_a_loss_and_its_gradients_over_many_lengths(mode: str) -> None:
+    torch.manual_seed(0)
+    cpu = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 5))
+    device = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 5)
+    )
+    device.load_state_dict(cpu.state_dict())
+    device.to(DEVICE)
+
+    def step(model: torch.nn.Module, x: Tensor, target: Tensor) -> Tensor:
+        model.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), target) + model(x).softmax(-1).mean()
+        loss.backward()
+        return loss.detach()
+
+    def lengths(all_of: list[int]) -> None:
+        for n in all_of:
+            x, target = torch.randn(n, 8), torch.randint(0, 5, (n,))
+            assert_matches(step(device, x.to(DEVICE), target.to(DEVICE)), step(cpu, x, target))
+            for got, want in zip(device.parameters(), cpu.parameters(), strict=True):
+                assert_matches(got.grad, want.grad, rtol=1e-4, atol=1e-6)  # sums over n, in another order
+
+    lengths([3, 4, 5, 6, 7, 8, 9])
+    assert compiled_by(lambda: lengths([*range(10, 17)])) <= compiled_by(lambda: lengths([16]))
+    for n in (16, 11, 13):
+        with torch_tpu.compile_guard("error"):
+            lengths([n])
+
+
+@pytest.mark.quick
+def test_decoding_with_a_growing_cache(mode: str) -> None:
+    torch.manual_seed(1)
+    shapes = ((32, 16), (16, 16), (16, 16), (16, 16), (16, 32), (256, 16))
+    embed, q, k, v, out, places = (torch.randn(s) / 2 for s in shapes)
+
+    def decode(device: str, tokens: int, watch: Callable[[int], None]) -> list[int]:
+        weights = [w.to(device) for w in (embed, q, k, v, out, places)]
+        keys = values = torch.zeros(1, 0, 16, device=device)
+        token, said = torch.tensor([[3]], device=device), []
+        for i in range(tokens):
+            x = torch.nn.functional.embedding(token, weights[0]) + weights[5][i]
+            keys = torch.cat([keys, x @ weights[2]], 1)
+            values = torch.cat([values, x @ weights[3]], 1)
+            scores = (x @ weights[1]) @ keys.transpose(1, 2) / 4
+            token = ((torch.softmax(scores, -1) @ values + x) @ weights[4]).argmax(-1)
+            said.append(int(token.item()))
+            watch(i)
+        return said
+
+    counts: list[float] = []
+
+    def watch(_: int) -> None:
+        stats = torch_tpu.compile_stats()
+        counts.append(stats["compiles"] + stats["disk_hits"])
+
+    torch_tpu.clear_cache()
+    said = decode(DEVICE, 256, watch)
+    assert said == decode("cpu", 256, lambda i: None)
+    assert len(set(said)) > 3
+    assert counts[-1] - counts[15] <= 20
+
+
+@pytest.mark.quick
+def test_a_compiled_function_over_many_lengths() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        # Numbers made of sizes, in programs that serve many of them.
+        return (x.relu() / x.shape[0]).sum(0) + 1 / len(x), torch.softmax(x @ x.t(), -1).mean(-1)
+
+    compiled = torch.compile(function, dynamic=True, backend="tpu")
+
+    def lengths(all_of: list[int]) -> None:
+        for n in all_of:
+            x = torch.randn(n, 4)
+            assert_matches(compiled(x.to(DEVICE)), function(x))
+
+    lengths([2, 3, 4, 5, 6, 7])
+    assert compiled_by(lambda: lengths([*range(8, 17)])) <= 3
+    assert compiled_by(lambda: lengths([17, 20, 25, 31, 32])) <= 3
+
+
+@pytest.mark.quick
+def test_a_compiled_function_draws_what_eager_mode_draws() -> None:
+    compiled = torch.compile(lambda x: torch.nn.functional.dropout(x, 0.5), dynamic=True, backend="tpu")
+    for n in range(2, 24):
+        x = torch.ones(n, 3, device=DEVICE)
+        torch.manual_seed(n)
+        want = torch.nn.functional.dropout(x, 0.5)
+        torch.manual_seed(n)
+        assert torch.equal(compiled(x), want)
+
+
+# ---- what changes and what does not
+
+
+@pytest.mark.quick
+def test_weights_of_many_sizes_do_not_change() -> None:
+    layers = [torch.nn.Linear(4, n) for n in range(3, 20)]
+    for layer in layers:
+        layer.to(DEVICE)
+        assert _C.stored_sizes(layer.weight) == list(layer.weight.shape)
+    made = []
+    for n in range(3, 20):
+        made.append(torch.ones(n, device=DEVICE))
+        assert _C.stored_sizes(made[-1]) == [n]
+
+
+@pytest.mark.quick
+def test_a_line_that_makes_new_sizes_is_found_out() -> None:
+    stored = []
+    for n in (3, 5, 7, 9, 11, 17, 40):
+        x = torch.ones(n, 2).to(DEVICE)
+        stored.append(_C.stored_sizes(x))
+    assert stored == [[3, 2], [5, 2], [7, 2], [9, 2], [16, 2], [32, 2], [64, 2]]
+    with torch_tpu.bounded_sizes("off"):
+        for n in (3, 5, 7, 9, 11, 17, 40):
+            assert _C.stored_sizes(torch.ones(n, 2).to(DEVICE)) == [n, 2]
+
+
+# ---- tensors that are stored in a larger array are like all others
+
+
+@pytest.fixture
+def all_sizes_change() -> Iterator[None]:
+    with torch_tpu.bounded_sizes("always"):
+        yield
+
+
+VIEWS = {
+    "rows": lambda x: x[1:4],
+    "columns": lambda x: x[:, 1:],
+    "last": lambda x: x[-1],
+    "steps": lambda x: x[::2, 1::3],
+    "transposed": lambda x: x.t(),
+    "split": lambda x: x.view(5, 2, 3),
+    "merged": lambda x: x.reshape(-1)[3:20],
+    "expanded": lambda x: x.unsqueeze(1).expand(5, 4, 6),
+    "strided": lambda x: x.as_strided((3, 4), (7, 2), 1),
+    "bits": lambda x: x.view(torch.int32),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", VIEWS)
+def test_reading_through_views(all_sizes_change: None, mode: str, name: str) -> None:
+    cpu = torch.randn(5, 6)
+    device = cpu.to(DEVICE)
+    assert _C.stored_sizes(device) == [16, 16]
+    got, want = VIEWS[name](device), VIEWS[name](cpu)
+    assert_matches(got, want, strides=True)
+    assert_matches(got + 1, want + 1)
+    assert_matches(got.sum(), want.sum())
+    assert_matches(got.contiguous(), want.contiguous(), strides=True)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", [name for name in VIEWS if name not in ("expanded", "bits")])
+def test_writing_through_views(all_sizes_change: None, mode: str, name: str) -> None:
+    cpu = torch.randn(5, 6)
+    device = cpu.to(DEVICE)
+    other = torch.randn(VIEWS[name](cpu).shape)
+    for write in (lambda t, o: t.copy_(o), lambda t, o: t.mul_(3), lambda t, o: t.add_(o), lambda t, o: t.fill_(7)):
+        write(VIEWS[name](cpu), other)
+        write(VIEWS[name](device), other.to(DEVICE))
+        assert_matches(device, cpu)
+
+
+@pytest.mark.quick
+def test_leaving_the_device_and_coming_back(all_sizes_change: None, tmp_path: object) -> None:
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16):
+        cpu = torch.ones(3, 2, 5).cumsum(0).to(dtype)
+        device = cpu.to(DEVICE)
+        assert torch.equal(device.cpu(), cpu)
+        assert torch.equal(device.permute(2, 0, 1).cpu(), cpu.permute(2, 0, 1))
+        assert device.tolist() == cpu.tolist()
+        assert str(device.cpu()) == str(cpu)
+        torch.save(device, f"{tmp_path}/x.pt")
+        assert torch.equal(torch.load(f"{tmp_path}/x.pt").cpu(), cpu)
+
+
+@pytest.mark.quick
+def test_sizes_and_strides_are_those_of_the_tensors(all_sizes_change: None) -> None:
+    x = torch.randn(2, 3, 4, 5).to(DEVICE)
+    for y in (x, x * 2, x.transpose(1, 2) + 1, x.to(memory_format=torch.channels_last), x.clone()):
+        assert y.untyped_storage().nbytes() == 120 * 4
+        assert y.shape.numel() == 120
+    assert (x * 2).stride() == (60, 20, 5, 1)
+    x.resize_(3, 5)
+    assert x.untyped_storage().nbytes() == 120 * 4
+    assert_matches(x + 0, x.cpu())
+
+
+@pytest.mark.quick
+def test_what_stands_behind_raises_no_errors(all_sizes_change: None) -> None:
+    index = torch.tensor([0, 2, 1]).to(DEVICE)
+    table = torch.randn(3, 4)
+    assert_matches(torch.nn.functional.embedding(index, table.to(DEVICE)), table[[0, 2, 1]])
+    assert_matches(torch.tensor([7, 9, 4]).to(DEVICE) // index.add(1), torch.tensor([7, 3, 2]))
+    with pytest.raises(IndexError):
+        torch.nn.functional.embedding(index + 1, table.to(DEVICE)).cpu()
+
+
+# ---- compile_guard
+
+
+@pytest.mark.quick
+def test_compile_guard(mode: str) -> None:
+    n = 17 if mode == "strict" else 19  # programs of the other mode are known
+    x = torch.ones(3, n, device=DEVICE)
+    for _ in range(2):  # with what made x, and alone
+        (x * 5).cpu()
+    with torch_tpu.compile_guard("error"):
+        assert_matches(x * 5, torch.full((3, n), 5.0))
+        with pytest.raises(RuntimeError, match=r"has to be compiled.*compile_guard"):
+            (x.t() * 5 - 3).cpu()
+    assert_matches(x.t() * 5 - 3, torch.full((n, 3), 2.0))
+    with pytest.raises(ValueError, match="allow"), torch_tpu.compile_guard("never"):
+        pass
+    with pytest.raises(ValueError, match="always"), torch_tpu.bounded_sizes("sometimes"):
+        pass
