@@ -78,6 +78,12 @@ class PlanBuilder {
       return std::move(plan_);
     });
     keep_windows();
+    for (size_t i = 0; i < changing_.size(); ++i) {
+      const at::Tensor& tensor = *signature_.tensors[i].tensor;
+      for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+        if ((changing_[i] >> dim & 1) != 0) changed_to(tensor.size(dim));
+      }
+    }
     return std::move(call_);
   }
 
@@ -109,7 +115,7 @@ class PlanBuilder {
     for (size_t i = 0; i < uses.size(); ++i) wanted.push_back(uses[i].changing | (by_size ? of_changing_size(i) : 0));
     changing_.assign(uses.size(), 0);
     Bounded bounded;
-    graph::SizeBounds sizes;
+    graph::SizeBounds sizes(&was_changed_to);
     do {
       bounded.layouts.clear();
       for (size_t i = 0; i < uses.size(); ++i) {

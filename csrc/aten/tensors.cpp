@@ -43,7 +43,7 @@ std::optional<Model> model_of(const at::Tensor& tensor) {
   const runtime::ValueRef value = device::slot_of(tensor).load();
   if (value->bounds() == nullptr) return std::nullopt;
   Model made{Dims(tensor.sizes()), {}, 0};
-  graph::SizeBounds sizes;
+  graph::SizeBounds sizes(&was_changed_to);
   const auto layout = graph::Layout::make_bounded(value->type(), value->bounds(),
                                                   {value->type().dtype, made.sizes, Dims(tensor.strides())},
                                                   tensor.storage_offset(), &made.changing, sizes);
@@ -53,17 +53,17 @@ std::optional<Model> model_of(const at::Tensor& tensor) {
 }
 
 // How the base of a new tensor is stored, null where its sizes do not change. `order` as device::memory_order.
+// `by_size`: where no line of the user's can be watched, sizes that others changed to count as changing.
 std::unique_ptr<const Bounds> bounds_of_new(const TensorType& base, c10::IntArrayRef sizes, const Dims& order,
-                                            uint64_t site) {
+                                            uint64_t site, bool by_size) {
   const bool modelled = model != nullptr && Dims(sizes) == model->sizes;
-  const graph::Capture* const capture = graph::Capture::current();
-  const bool captured = capture != nullptr && capture->bounded();
-  const uint64_t seen = modelled ? 0 : changing_dims(site, {base.dims.data(), base.dims.size()});
+  if (!modelled && bounded_sizes() == BoundedSizes::kOff) return nullptr;
+  const uint64_t seen = modelled || by_size ? 0 : changing_dims(site, {base.dims.data(), base.dims.size()});
   Bounds bounds{base.dims, 0};
   for (size_t i = 0; i < order.size(); ++i) {
     const auto dim = static_cast<size_t>(order[i]);
     const bool changes = modelled ? (model->changing >> dim & 1) != 0
-                                  : (seen >> i & 1) != 0 || (captured && was_changed_to(base.dims[i]));
+                                  : (seen >> i & 1) != 0 || (by_size && was_changed_to(base.dims[i]));
     if (!changes) continue;
     bounds.dims |= uint64_t{1} << i;
     bounds.stored[i] = modelled ? model->bounds[dim] : bound_of(base.dims[i]);
@@ -91,14 +91,17 @@ at::Tensor make_empty(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::opt
       bytes = at::detail::computeStorageNbytes(sizes, strides, byte_size(element));
       base.dims = {static_cast<int64_t>(bytes / byte_size(element))};
     }
-    const uint64_t site = order && !order->empty()
-                              ? size_site(capture_location(), static_cast<uint64_t>(element) << 8 | sizes.size())
-                              : 0;
-    auto bounds = site != 0 ? bounds_of_new(base, sizes, *order, site) : nullptr;
+    const bool dense = order && !order->empty();
+    const Location location = dense ? capture_location() : Location();
+    const uint64_t site = size_site(location, static_cast<uint64_t>(element) << 8 | sizes.size());
+    const graph::Capture* const capture = graph::Capture::current();
+    // A graph is captured but once for a size, and a backward pass is no line of the user's.
+    const bool by_size = (capture != nullptr && capture->bounded()) || location.code == nullptr;
+    auto bounds = dense ? bounds_of_new(base, sizes, *order, site, by_size) : nullptr;
     const bool exact = bounds == nullptr;
     at::Tensor made = device::make_tensor(device::undefined_value(std::move(base), index, std::move(bounds)), sizes,
                                           strides, type, index);
-    if (site != 0 && exact) made_at(site, made);
+    if (dense && exact && !by_size) made_at(site, made);
     return made;
   });
 }

@@ -14,7 +14,8 @@ namespace {
 
 class ArgumentBuilder {
  public:
-  ArgumentBuilder(hlo::Builder& builder, const NodeValues& values) : builder_(builder), values_(values) {}
+  ArgumentBuilder(hlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy)
+      : builder_(builder), values_(values), policy_(policy) {}
 
   lowering::Arg operator()(const TensorRef& ref) const { return tensor(ref); }
   lowering::Arg operator()(const UnreadTensor& unread) const { return builder_.constant(0.0, unread.type); }
@@ -40,7 +41,12 @@ class ArgumentBuilder {
     const Value value = ref.layout.read(values_.inputs[ref.input], starts);
     if (ref.filled == 0) return value;
     const Value fill = builder_.constant(0.0, {value.dtype(), {}});
-    return replace_behind(value, ref.present, ref.filled, fill_value(ref, fill));
+    const Value filled = replace_behind(value, ref.present, ref.filled, fill_value(ref, fill));
+    // XLA:CPU would take a transpose out of it and into a product of narrow floats, for which it has no kernel then.
+    const bool narrow = filled.dtype() == DType::kBF16 || filled.dtype() == DType::kF16;
+    if (!policy_.barrier_after_heavy || !narrow) return filled;
+    const Value operands[] = {filled};
+    return hlo::optimization_barrier(operands)[0];
   }
   Value fill_value(const TensorRef& ref, Value zero) const {
     switch (ref.fill) {
@@ -106,6 +112,7 @@ class ArgumentBuilder {
 
   hlo::Builder& builder_;
   const NodeValues& values_;
+  const LayoutPolicy& policy_;
 };
 
 void check_result(const Plan& plan, size_t index, Value value) {
@@ -146,7 +153,7 @@ LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& val
   if (plan.body != nullptr) return lower_body(*plan.body, builder, values, policy);
   builder.set_dot_precision(plan.dot_precision);
   std::vector<lowering::Arg> args;
-  const ArgumentBuilder make_argument(builder, values);
+  const ArgumentBuilder make_argument(builder, values, policy);
   for (const ArgTemplate& arg : plan.args) args.push_back(std::visit(make_argument, arg));
 
   lowering::OpCall call(builder, plan.name, std::move(args), plan.results, plan.promoted);

@@ -152,9 +152,13 @@ std::optional<Layout> Layout::make_bounded(const TensorType& base, const Bounds*
   layout.window_ = window;
   const auto fits = [&] { return layout.place_bounds(bounds) && layout.starts(offset).has_value(); };
   const bool mapped = (layout.map_to_dims(base.dims) && fits()) || (layout.map_to_radix(base.numel()) && fits());
-  if (!mapped) return std::nullopt;
   for (size_t i = 0; i < window.sizes.size(); ++i) {
     if (window.sizes[i] <= 1) *changing &= ~(uint64_t{1} << i);
+  }
+  if (!mapped) {
+    layout.digits_.clear();
+    if (!layout.make_rows(bounds, changing, sizes) || !layout.starts(offset)) return std::nullopt;
+    return layout;
   }
   for (Digit& digit : layout.digits_) {
     if (digit.axis < 0) continue;
@@ -171,6 +175,50 @@ std::optional<Layout> Layout::make_bounded(const TensorType& base, const Bounds*
   if (bounds != nullptr) layout.base_.dims = layout.typed_base_.dims = bounds->stored;
   layout.finish_digits();
   return layout;
+}
+
+// The largest number of elements that stand together at the end of the base and of the window, none of them along a
+// dim that changes.
+int64_t Layout::common_row(uint64_t changing_base, uint64_t changing) const {
+  std::vector<int64_t> runs{1};
+  for (size_t i = base_.dims.size(); i-- > 0 && (changing_base >> i & 1) == 0;)
+    runs.push_back(runs.back() * base_.dims[i]);
+  int64_t row = 1, run = 1;
+  for (size_t i = window_.sizes.size(); i-- > 0;) {
+    if (window_.sizes[i] == 1) continue;
+    if (window_.strides[i] != run || (changing >> i & 1) != 0) break;
+    run *= window_.sizes[i];
+    if (std::find(runs.begin(), runs.end(), run) != runs.end()) row = run;
+  }
+  return row;
+}
+
+bool Layout::make_rows(const Bounds* bounds, uint64_t* changing, SizeBounds& sizes) {
+  kind_ = Kind::kRows;
+  const uint64_t changing_base = bounds != nullptr ? bounds->dims : 0;
+  row_ = common_row(changing_base, *changing);
+  int64_t run = 1;
+  size_t outer_base = base_.dims.size(), outer = window_.sizes.size();
+  while (run < row_) run *= base_.dims[--outer_base];
+  run = 1;
+  while (run < row_) run *= window_.sizes[--outer];
+  const auto follows = [&](int64_t size) {
+    for (size_t i = 0; i < outer_base; ++i) {
+      if ((changing_base >> i & 1) != 0 && size % base_.dims[i] == 0) return true;
+    }
+    return sizes.is_known(size);
+  };
+  for (size_t i = 0; i < outer; ++i) {
+    const uint64_t bit = uint64_t{1} << i;
+    const int64_t size = window_.sizes[i], stride = window_.strides[i];
+    if (stride % row_ != 0) return false;
+    if (size > 1 && stride != 0 && follows(size)) *changing |= bit;
+    axes_.push_back({stride / row_, (*changing & bit) != 0});
+    if (axes_.back().changing) window_.sizes[i] = sizes.raise(size, bound_of(size));
+  }
+  outer_base_ = Dims(base_.dims.begin(), base_.dims.begin() + static_cast<ptrdiff_t>(outer_base));
+  if (bounds != nullptr) base_.dims = typed_base_.dims = bounds->stored;
+  return true;
 }
 
 // Finds the digit of each changing dim of the base.
@@ -194,6 +242,7 @@ bool Layout::place_bounds(const Bounds* bounds) {
 }
 
 bool Layout::writes_part() const {
+  if (std::any_of(axes_.begin(), axes_.end(), [](const Axis& axis) { return axis.changing; })) return true;
   return std::any_of(digits_.begin(), digits_.end(),
                      [](const Digit& d) { return !d.full() && d.changing && d.axis >= 0; });
 }
@@ -209,6 +258,9 @@ void Layout::append_key(std::vector<uint64_t>& key) const {
   add_all(base_.dims);
   add_all(window_.sizes);
   if (kind_ == Kind::kGather) add_all(window_.strides);
+  add(row_);
+  add(static_cast<int64_t>(outer_base_.size()));
+  for (const Axis& axis : axes_) add(axis.changing);
   add(static_cast<int64_t>(digits_.size()));
   for (const Digit& digit : digits_) {
     add(digit.stored);
@@ -296,6 +348,7 @@ void Layout::finish_digits() {
 size_t Layout::start_count() const {
   if (kind_ == Kind::kIdentity || product(window_.sizes) == 0) return 0;
   if (kind_ == Kind::kGather) return 1;
+  if (kind_ == Kind::kRows) return 1 + axes_.size() + outer_base_.size();
   return static_cast<size_t>(std::count_if(digits_.begin(), digits_.end(), [](const Digit& d) { return !d.full(); }));
 }
 
@@ -306,6 +359,13 @@ std::optional<Dims> Layout::starts(int64_t offset) const {
   }
   if (kind_ == Kind::kGather) {
     result.push_back(offset);
+    return result;
+  }
+  if (kind_ == Kind::kRows) {
+    if (offset % row_ != 0) return std::nullopt;
+    result.push_back(offset / row_);
+    for (const Axis& axis : axes_) result.push_back(axis.stride);
+    for (int64_t size : outer_base_) result.push_back(size);
     return result;
   }
   int64_t rest = offset;
@@ -367,11 +427,60 @@ Value Layout::gather_indices(hlo::Builder& builder, std::span<const Value> start
   return hlo::reshape(index, {product(window_.sizes), 1});
 }
 
+Value Layout::row_numbers(hlo::Builder& builder, std::span<const Value> starts) const {
+  const Dims sizes(window_.sizes.begin(), window_.sizes.begin() + static_cast<ptrdiff_t>(axes_.size()));
+  const TensorType type{DType::kS64, sizes};
+  const auto spread = [&](Value number) { return hlo::broadcast_in_dim(number, sizes, {}); };
+  Value number = spread(starts[0]);
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    number = hlo::add(number, hlo::multiply(hlo::iota(builder, type, static_cast<int64_t>(i)), spread(starts[1 + i])));
+  }
+  // From the row's number in an array of the present sizes to its place in the stored one.
+  Value place = builder.constant(int64_t{0}, type);
+  int64_t stride = 1;
+  for (size_t i = outer_base_.size(); i-- > 0;) {
+    const Value size = spread(starts[1 + axes_.size() + i]);
+    const Value index = i > 0 ? hlo::remainder(number, size) : number;
+    place = hlo::add(place, hlo::multiply(index, builder.constant(stride, type)));
+    if (i > 0) number = hlo::divide(number, size);
+    stride *= base_.dims[i];
+  }
+  return place;
+}
+
+Value Layout::read_rows(Value base, std::span<const Value> starts) const {
+  const Value places = row_numbers(base.builder(), starts);
+  const int64_t count = places.type().numel();
+  const hlo::GatherDims dims{{1}, {0}, {}, {}, {0}, 1};
+  const Value rows = hlo::reshape(base, {base.type().numel() / row_, row_});
+  return hlo::reshape(hlo::gather(rows, hlo::reshape(places, {count, 1}), dims, {1, row_}), window_.sizes);
+}
+
+Value Layout::write_rows(hlo::Builder& builder, Value base, Value value, std::span<const Value> starts,
+                         std::span<const Value> present) const {
+  Value places = row_numbers(builder, starts);
+  const int64_t count = places.type().numel(), rows = base.type().numel() / row_;
+  // Behind the present end: a place that there is not, to which a scatter writes nothing.
+  const Value nowhere = builder.constant(rows, places.type());
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (!axes_[i].changing) continue;
+    const Value end = hlo::broadcast_in_dim(present[i], places.dims(), {});
+    const Value index = hlo::iota(builder, places.type(), static_cast<int64_t>(i));
+    places = hlo::select(hlo::compare(index, end, hlo::Compare::kLt), places, nowhere);
+  }
+  const hlo::ScatterDims dims{{1}, {0}, {}, {}, {0}, 1};
+  const auto replace = [](std::span<const Value> a) { return std::vector<Value>{a[1]}; };
+  const Value updated = hlo::scatter(hlo::reshape(base, {rows, row_}), hlo::reshape(places, {count, 1}),
+                                     hlo::reshape(value, {count, row_}), dims, replace);
+  return hlo::reshape(updated, base_.dims);
+}
+
 Value Layout::read(Value base, std::span<const Value> starts) const {
   hlo::Builder& builder = base.builder();
   if (kind_ == Kind::kIdentity) return base;
   const int64_t numel = product(window_.sizes);
   if (numel == 0) return builder.constant(0.0, {window_.dtype, window_.sizes});
+  if (kind_ == Kind::kRows) return read_rows(base, starts);
   if (kind_ == Kind::kGather) {
     const Value flat = reinterpret_flat(base, typed_base_.dtype);
     const hlo::GatherDims dims{{}, {0}, {}, {}, {0}, 1};
@@ -447,6 +556,7 @@ Value Layout::write(hlo::Builder& builder, Value base, Value value, std::span<co
     return builder.constant(0.0, base_);
   }
   value = hlo::convert(value, typed_base_.dtype);
+  if (kind_ == Kind::kRows) return write_rows(builder, base, value, starts, present);
   if (kind_ == Kind::kGather) {
     const Value flat = reinterpret_flat(base, typed_base_.dtype);
     const hlo::ScatterDims dims{{}, {0}, {}, {}, {0}, 1};

@@ -8,6 +8,8 @@
 //   digits    the base, seen as a row-major array of some dims ("digits"), is sliced, transposed and
 //             broadcast; covers slices, transposes, head splits, steps, expands
 //   gather    anything else: element numbers are computed and gathered from the flat base
+//   rows      the same over a base that is stored in a larger array: rows of elements that stand together in both are
+//             gathered, with sizes and strides of the present call as operands
 
 #include <optional>
 #include <span>
@@ -30,19 +32,24 @@ struct Window {
 /// The bounds that the changing sizes of one call have: dims of equal size have to meet.
 class SizeBounds {
  public:
+  /// `known` tells of sizes that changing dims have elsewhere: a window that splits a dim cannot tell which part
+  /// changes.
+  explicit SizeBounds(bool (*known)(int64_t) = nullptr) : known_(known) {}
+  bool is_known(int64_t size) const { return known_ != nullptr && known_(size); }
   /// The bound of `size`, at least `least`; dims of that size asked for before may have got less.
   int64_t raise(int64_t size, int64_t least);
   /// Whether some did, and has to be asked for again.
   bool take_stale() { return std::exchange(stale_, false); }
 
  private:
+  bool (*known_)(int64_t);
   std::vector<std::pair<int64_t, int64_t>> bounds_;
   bool stale_ = false;
 };
 
 class Layout {
  public:
-  enum class Kind : uint8_t { kIdentity, kDigits, kGather };
+  enum class Kind : uint8_t { kIdentity, kDigits, kGather, kRows };
 
   /// Layout for `window` at `offset` over `base`. The result depends on the offset only through whether it
   /// fits (see starts); `force_gather` skips to the general form.
@@ -50,8 +57,8 @@ class Layout {
 
   /// The same over a base that is stored in a larger array: what read() and write() see has the stored sizes, so that
   /// it does not depend on the present ones. `changing` has a bit per dim of the window whose size may be another in
-  /// the next call; it gets the bits of those dims that run along a changing dim of the base, and of expanded dims
-  /// nothing. nullopt where the window cuts across a changing dim, as a view that merges it with another one does.
+  /// the next call; it gets the bits of those dims that run along a changing dim of the base, or are a multiple of it,
+  /// as where a view merges it with another one. nullopt where the elements are read as another dtype.
   static std::optional<Layout> make_bounded(const TensorType& base, const Bounds* bounds, const Window& window,
                                             int64_t offset, uint64_t* changing, SizeBounds& sizes);
   /// What read() gives: the bounds of changing dims.
@@ -96,6 +103,13 @@ class Layout {
   bool map_to_dims(const Dims& dims);
   bool map_to_radix(int64_t total);
   bool place_bounds(const Bounds* bounds);
+  bool make_rows(const Bounds* bounds, uint64_t* changing, SizeBounds& sizes);
+  int64_t common_row(uint64_t changing_base, uint64_t changing) const;
+  /// Row numbers in the stored base, one per row of the window.
+  Value row_numbers(stablehlo::Builder& builder, std::span<const Value> starts) const;
+  Value read_rows(Value base, std::span<const Value> starts) const;
+  Value write_rows(stablehlo::Builder& builder, Value base, Value value, std::span<const Value> starts,
+                   std::span<const Value> present) const;
   void finish_digits();
   Value to_digits(Value base) const;
   Value with_room(Value digits) const;
@@ -110,6 +124,14 @@ class Layout {
   TensorType typed_base_;  // with the window's dtype (bool: bytes, unless stored as bool): flat when the dtypes differ
   Window window_;
   std::vector<Digit> digits_;
+  // Of kRows: how many elements a row has; the dims before the rows, of the window as it is now and of the base.
+  struct Axis {
+    int64_t stride = 0;  // in rows
+    bool changing = false;
+  };
+  int64_t row_ = 1;
+  std::vector<Axis> axes_;
+  Dims outer_base_;
   bool covers_base_ = false;
 };
 
