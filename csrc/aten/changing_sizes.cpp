@@ -95,7 +95,12 @@ BoundedSizes bounded_sizes() {
   return static_cast<BoundedSizes>(setting);
 }
 
-void set_bounded_sizes(BoundedSizes setting) { chosen.store(static_cast<int>(setting)); }
+void set_bounded_sizes(BoundedSizes setting) {
+  std::lock_guard lock(mutex);
+  sites().clear();
+  for (auto& recent : recent_sizes) recent.store(0);
+  chosen.store(static_cast<int>(setting));
+}
 
 BoundedSizes parse_bounded_sizes(const std::string& text) {
   if (text == "off") return BoundedSizes::kOff;

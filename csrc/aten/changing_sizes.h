@@ -18,7 +18,7 @@ namespace tpu::aten {
 /// TORCH_TPU_BOUNDED_SIZES: kAlways treats all sizes as changing, and overwrites what stands behind them; for tests.
 enum class BoundedSizes : uint8_t { kOff, kAuto, kAlways };
 BoundedSizes bounded_sizes();
-void set_bounded_sizes(BoundedSizes setting);
+void set_bounded_sizes(BoundedSizes setting);               // forgets what was seen so far
 BoundedSizes parse_bounded_sizes(const std::string& text);  // throws Error{kValue}
 std::string to_string(BoundedSizes setting);
 

@@ -300,6 +300,28 @@ void RowKernel::resize_factory_output(at::ArrayRef<c10::IValue> arguments) const
   const Metadata meta = compute_metadata(op_, arguments);
   const at::Tensor& out = arguments[op_.written[0]].toTensor();
   if (out.sizes() != meta.written[0].sizes()) resize_output(out, meta.written[0].sizes());
+  bound_factory_output(out);
+}
+
+// A range that a line goes on making in new lengths is stored as other new tensors are.
+void RowKernel::bound_factory_output(const at::Tensor& out) const {
+  if (lowering::bounded_rule(op_.row->name) == nullptr || out.dim() != 1 || !out.device().is_privateuseone()) return;
+  runtime::StorageSlot& slot = device::slot_of(out);
+  const runtime::ValueRef value = slot.load();
+  const bool fresh = value->state() == runtime::Value::State::kUndefined && value->bounds() == nullptr &&
+                     value->type().rank() == 1 && value->type().dims[0] == out.size(0);
+  if (!fresh) return;
+  const uint64_t site = size_site(capture_location(), reinterpret_cast<uint64_t>(&op_));
+  const graph::Capture* const capture = graph::Capture::current();
+  const bool by_size = capture != nullptr && capture->bounded();
+  const bool changes = by_size ? was_changed_to(out.size(0)) : changing_dims(site, out.sizes()) != 0;
+  if (!changes) {
+    if (!by_size) made_at(site, out);
+    return;
+  }
+  changed_to(out.size(0));
+  auto bounds = std::make_unique<const Bounds>(Bounds{{bound_of(out.size(0))}, 1});
+  slot.store(device::undefined_value(value->type(), out.device().index(), std::move(bounds)));
 }
 
 // A write here replaces a whole value, so any overlap would be well defined. PyTorch's kernels refuse it, or give what

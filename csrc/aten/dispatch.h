@@ -70,6 +70,7 @@ class RowKernel final : public c10::OperatorKernel {
  private:
   void run_resolved(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void resize_factory_output(at::ArrayRef<c10::IValue> arguments) const;
+  void bound_factory_output(const at::Tensor& out) const;
   /// For rows whose out= may not share memory with an input at all.
   void refuse_shared_output(at::ArrayRef<c10::IValue> arguments) const;
   void refuse_partial_overlap(const Signature& signature, at::ArrayRef<c10::IValue> arguments) const;

@@ -251,7 +251,7 @@ Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> argument
   if (op.form != Form::kFunctional && op.functional == op.handle) {  // a factory: the out tensor tells all
     torch::jit::Stack stack = meta_arguments(op, arguments, arguments.size(), sizes);
     collect_written(op, stack, meta.written);
-    run_meta(op.handle, stack);
+    if (sizes.empty()) run_meta(op.handle, stack);  // the numbers give the tensor's own size
     meta.results = meta.written;
     return meta;
   }

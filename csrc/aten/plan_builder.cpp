@@ -124,7 +124,10 @@ class PlanBuilder {
         bounded.layouts.push_back(std::move(*layout));
       }
     } while (sizes.take_stale());
-    if (std::all_of(changing_.begin(), changing_.end(), [](uint64_t dims) { return dims == 0; })) return false;
+    // A part of a changing tensor, such as its last row, may itself be of one size.
+    const bool any =
+        signature_.bounded || std::any_of(changing_.begin(), changing_.end(), [](uint64_t dims) { return dims != 0; });
+    if (!any) return false;
     bounded_ = std::move(bounded);
     return true;
   }

@@ -216,10 +216,9 @@ bool layer_norm_backward(BoundedCall& call) {
 
 // ---- indexing: what stands behind the end of an index may be no index.
 
-// (self, dim, index): the size of the indexed dim decides what a negative index means.
+// (self, dim, index): rows ask for the size of the indexed dim, which an index has to be below.
 bool takes_along_dim(BoundedCall& call) {
-  const BoundedArgument* x = call.tensor(0);
-  if (x->rank() > 0 && x->changes(wrap_axis(call.integer_or(1, 0), x->rank()))) return false;
+  call.tensor(0)->asked = true;
   return fills<Fill::kZero, 2>(call);
 }
 
@@ -229,14 +228,9 @@ bool embedding(BoundedCall& call) { return !call.tensor(0)->changes(0) && fills<
 bool embedding_backward(BoundedCall& call) { return !call.boolean_or(4, true) && all_zero(call); }
 
 bool indexes(BoundedCall& call) {
-  const BoundedArgument* x = call.tensor(0);
-  auto& indices = call.list(1);
-  if (x == nullptr) return false;
-  for (size_t dim = 0; dim < indices.size(); ++dim) {
-    if (indices[dim].rank() == 0 && indices[dim].sizes.empty() && indices[dim].changing == 0) continue;
-    if (x->changes(static_cast<int64_t>(dim))) return false;
-  }
-  for (BoundedArgument& index : indices) BoundedCall::fill(&index, Fill::kZero);
+  if (call.tensor(0) == nullptr) return false;
+  call.tensor(0)->asked = true;
+  for (BoundedArgument& index : call.list(1)) BoundedCall::fill(&index, Fill::kZero);
   return true;
 }
 

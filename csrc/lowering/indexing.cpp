@@ -24,7 +24,8 @@ Results lower_gather(const OpCall& call) {
   if (index.type().numel() == 0) return {nothing(call)};
   const Value x = at_least_1d(call.tensor(0));
   const int64_t axis = wrap_axis(call.integer(1), x.rank());
-  const Value positions = checked_index(call, index, x.dim(axis), axis, {.code = Code::kInvalidArgument});
+  const IndexRule rule{.code = Code::kInvalidArgument, .present = call.present_size(0, axis)};
+  const Value positions = checked_index(call, index, x.dim(axis), axis, rule);
   return {reshape(take_along_axis(x, positions, axis), call.result_type().dims)};
 }
 
@@ -33,7 +34,8 @@ Results lower_index_select(const OpCall& call) {
   const Value x = at_least_1d(call.tensor(0));
   const int64_t axis = wrap_axis(call.integer(1), x.rank());
   const Value index = at_least_1d(call.tensor(2));
-  const Value positions = checked_index(call, index, x.dim(axis), axis, {.message = "index out of range in self"});
+  const IndexRule rule{.message = "index out of range in self", .present = call.present_size(0, axis)};
+  const Value positions = checked_index(call, index, x.dim(axis), axis, rule);
   return {reshape(take_slices(x, positions, axis), call.result_type().dims)};
 }
 

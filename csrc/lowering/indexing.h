@@ -24,6 +24,8 @@ struct IndexRule {
   bool wrap_negative = false;
   Code code = Code::kIndex;
   std::string message;  // empty: "index is out of bounds for dimension <axis> with size <size>"
+  /// The present size (0-d s64), where `size` is that of a larger array (lowering/bounded.h).
+  std::optional<Value> present = std::nullopt;
 };
 
 /// `index` (any integer dtype) as positions in [0, size) of index_dtype(size), with negative ones wrapped if

@@ -63,8 +63,9 @@ Selection selection_of(const OpCall& call, Value x, bool checked) {
     // Without elements nothing is read: a bad index in a tensor that broadcasts to nothing is no error.
     const int64_t size = x.dim(s.axes[k]);
     const bool check = checked && product(s.shape) > 0;
-    Value index = check ? checked_index(call, indices[k], size, s.axes[k], {.wrap_negative = true})
-                        : convert(indices[k], index_dtype(size));
+    const IndexRule rule{.wrap_negative = true, .present = call.present_size(0, s.axes[k])};
+    Value index =
+        check ? checked_index(call, indices[k], size, s.axes[k], rule) : convert(indices[k], index_dtype(size));
     s.index.push_back(broadcast_to(index, s.shape));
   }
   return s;

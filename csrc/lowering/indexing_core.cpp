@@ -63,12 +63,15 @@ Value leading_part(Value x, const Dims& sizes) {
 }  // namespace
 
 Value checked_index(const OpCall& call, Value index, int64_t size, int64_t axis, const IndexRule& rule) {
-  const std::string message = rule.message.empty() ? range_message(axis, size) : rule.message;
+  const std::string message = !rule.message.empty() ? rule.message
+                              : rule.present        ? "index is out of bounds for dimension " + std::to_string(axis)
+                                                    : range_message(axis, size);
   if (size == 0 && index.type().numel() > 0) throw Error(rule.code, message);
   // Narrow types widen first: `size` may not fit in them, and 255 of a uint8 must not read as -1.
   if (byte_size(index.dtype()) < 4) index = convert(index, DType::kS32);
   if (index.dtype() == DType::kS32 && index_dtype(size) == DType::kS64) index = convert(index, DType::kS64);
-  const Value limit = full_like(index, static_cast<double>(size));
+  const Value limit = rule.present ? broadcast_to(convert(*rule.present, index.dtype()), index.dims())
+                                   : full_like(index, static_cast<double>(size));
   const Value zero = full_like(index, 0);
   const Value is_negative = compare(index, zero, Compare::kLt);
   const Value wrapped = rule.wrap_negative ? select(is_negative, add(index, limit), index) : index;

@@ -19,7 +19,8 @@ def bounded_sizes(setting: str) -> Iterator[None]:
     A program is compiled for the sizes of its arguments. Where a line goes on making tensors of new sizes, they are
     stored in larger arrays, of a power of two, and programs are made for those, so that all lengths up to n need about
     log2(n) of each (docs/dynamic_shapes.md). Results, sizes and strides are those of PyTorch in any case. The setting
-    is the process's; ``TORCH_TPU_BOUNDED_SIZES`` says what it is at first.
+    is the process's; ``TORCH_TPU_BOUNDED_SIZES`` says what it is at first. What was seen of a program's sizes is
+    forgotten at the beginning and at the end of the block.
 
     Args:
         setting: "auto", the default: after four sizes at one line. "off": never. "always": all sizes are treated as
