@@ -18,6 +18,7 @@ from torch_tpu._internal import topology
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Files of csrc/lowering that hold no rows.
 HELPERS = {
+    "bounded",
     "helpers",
     "op_call",
     "table",
