@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from torch_tpu import _loader
 
@@ -12,8 +13,7 @@ _loader.load()
 from torch_tpu import _C  # noqa: E402
 
 
-@contextlib.contextmanager
-def bounded_sizes(setting: str) -> Iterator[None]:
+def bounded_sizes(setting: str) -> AbstractContextManager[None]:
     """Within the block tensors of changing sizes are treated as `setting` says; afterwards as before.
 
     A program is compiled for the sizes of its arguments. Where a line goes on making tensors of new sizes, they are
@@ -29,16 +29,10 @@ def bounded_sizes(setting: str) -> Iterator[None]:
     Raises:
         ValueError: there is no such setting.
     """
-    before = _C.bounded_sizes()
-    _C.set_bounded_sizes(setting)
-    try:
-        yield
-    finally:
-        _C.set_bounded_sizes(before)
+    return _within(_C.bounded_sizes, _C.set_bounded_sizes, setting)
 
 
-@contextlib.contextmanager
-def compile_guard(setting: str) -> Iterator[None]:
+def compile_guard(setting: str) -> AbstractContextManager[None]:
     """Within the block, says what happens where a program is needed that is not in memory; afterwards what did before.
 
     For loops that should have compiled all they need. A program that would come from the disk cache counts as well, so
@@ -53,9 +47,14 @@ def compile_guard(setting: str) -> Iterator[None]:
     Raises:
         ValueError: there is no such setting.
     """
-    before = _C.compile_guard()
-    _C.set_compile_guard(setting)
+    return _within(_C.compile_guard, _C.set_compile_guard, setting)
+
+
+@contextlib.contextmanager
+def _within(get: Callable[[], str], set_to: Callable[[str], None], setting: str) -> Iterator[None]:
+    before = get()
+    set_to(setting)
     try:
         yield
     finally:
-        _C.set_compile_guard(before)
+        set_to(before)
