@@ -4,8 +4,9 @@
 // (base/tensor_type.h, Bounds), and programs are made for those.
 //
 // What is watched are the places where sizes come into being: new tensors, joined ones, parts of larger ones. From
-// there changing sizes are handed on from tensor to tensor. A size is taken to change once a line has made kDistinctSizes
-// tensors that differ in it alone, while those before them are gone: the layers of a model differ as well, but live on.
+// there changing sizes are handed on from tensor to tensor. A size is taken to change once a line has made
+// kDistinctSizes tensors that differ in it alone, while those before them are gone: the layers of a model differ as
+// well, but live on.
 
 #include <ATen/core/Tensor.h>
 

@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "device/errors.h"
 #include "device/generator.h"
+#include "device/storage.h"
 #include "graph/recorder.h"
 #include "runtime/context.h"
 
@@ -46,9 +47,13 @@ StepCapture::StepCapture(c10::DeviceIndex device, uint64_t origin) {
   capture_.emplace(device, SlotCapture::Use::kOnce, origin, default_stream(device));
 }
 
-void StepCapture::launch() {
+void StepCapture::launch(const std::vector<at::Tensor>& lasting) {
+  std::vector<runtime::StorageSlot*> slots;
+  for (const at::Tensor& tensor : lasting) {
+    if (tensor.device().type() == c10::DeviceType::PrivateUse1) slots.push_back(&device::slot_of(tensor));
+  }
   device::translate([&] {
-    graph_ = capture_->finish();
+    graph_ = capture_->finish(slots);
     capture_.reset();
     backward_here_.reset();
     if (graph_ != nullptr) graph_->launch_as_captured(aten::call_site());

@@ -2,12 +2,14 @@
 // Captures of tensors where they lie (graph/slot_capture.h): StepCapture for one launch at once, ReplayGraph for
 // torch.accelerator.Graph.
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "compile/backward_here.h"
 #include "graph/slot_capture.h"
@@ -22,8 +24,9 @@ class StepCapture {
  public:
   /// `origin` as SlotCapture takes it. Raises RuntimeError where this thread captures already.
   StepCapture(c10::DeviceIndex device, uint64_t origin);
-  /// Ends the capture and launches what it took. REQUIRES: first call, thread of the constructor.
-  void launch();
+  /// Ends the capture and launches what it took. `lasting`: tensors that the step made, and that its next call will
+  /// find and write again. REQUIRES: first call, thread of the constructor.
+  void launch(const std::vector<at::Tensor>& lasting);
   /// The program that was launched, as StableHLO of the device's platform; empty where there was nothing to do.
   std::string text(bool locations) const;
 

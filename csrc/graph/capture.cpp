@@ -190,10 +190,11 @@ const CapturedGraph& CallCapture::finish(std::span<const ValueRef> results, std:
   plan.id = next_plan_id();
   plan.name = "graph of " + std::to_string(recording_.nodes.size()) + " operators";
   for (const ValueRef& parameter : recording_.parameters) plan.inputs.push_back(parameter->stored_type());
+  body->operands.assign(recording_.words.size(), -1);
   for (const auto* words : {&random_words_, &size_words_}) {
     for (const OpenWord& open : *words) {
+      body->operands[open.word] = static_cast<int32_t>(plan.slots.size());
       plan.slots.push_back(open.slot);
-      body->open_words.push_back(open.word);
     }
   }
   for (const OpenWord& open : size_words_) graph->words.push_back(recording_.words[open.word]);

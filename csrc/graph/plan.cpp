@@ -147,9 +147,24 @@ Value make_output(const OutputTemplate& output, Value result, hlo::Builder& buil
                               values.words.subspan(replace.first_slot, replace.layout.start_count()), present);
 }
 
+// A barrier after those results that become outputs.
+void keep_whole(const Plan& plan, std::vector<Value>& results) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto wanted = [&](const OutputTemplate& output) { return output.result == i; };
+    const bool output = std::any_of(plan.outputs.begin(), plan.outputs.end(), wanted);
+    if (output && results[i].defined()) places.push_back(i);
+  }
+  std::vector<Value> kept;
+  for (size_t place : places) kept.push_back(results[place]);
+  kept = hlo::optimization_barrier(kept);
+  for (size_t k = 0; k < places.size(); ++k) results[places[k]] = kept[k];
+}
+
 }  // namespace
 
-LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy) {
+LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy,
+                  bool alone) {
   if (plan.body != nullptr) return lower_body(*plan.body, builder, values, policy);
   builder.set_dot_precision(plan.dot_precision);
   std::vector<lowering::Arg> args;
@@ -162,7 +177,8 @@ LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& val
     call.set_random({word(*plan.random_slot), word(*plan.random_slot + 1)});
   }
   if (plan.bounded) call.set_present_sizes(make_argument.present_sizes(plan.args));
-  const std::vector<Value> results = plan.row->lower(call);
+  std::vector<Value> results = plan.row->lower(call);
+  if (policy.barrier_after_heavy && plan.row->heavy && !alone) keep_whole(plan, results);
   LoweredNode node;
   for (const OutputTemplate& output : plan.outputs) {
     if (output.result >= results.size() || !results[output.result].defined()) {

@@ -99,7 +99,8 @@ struct Plan {
 
 /// How programs are laid out for one kind of plugin.
 struct LayoutPolicy {
-  /// Put an optimization barrier after nodes whose row is marked heavy: XLA:CPU's large fusions recompute.
+  /// Put an optimization barrier after what rows marked heavy compute: XLA:CPU's large fusions recompute. Before it is
+  /// brought into the layout of an output, so that the next reader can undo that.
   bool barrier_after_heavy = false;
   /// The same after nodes with float16 results: LLVM, compiling for XLA:CPU, takes float32 → float16 → float32 within
   /// one loop for nothing, so that fused programs would round less often than strict ones.
@@ -130,8 +131,10 @@ struct LoweredNode {
   std::vector<Check> checks;
 };
 
-/// Emits the plan's program text into `builder`. Throws Error if the lowering disagrees with the metadata.
-LoweredNode lower(const Plan& plan, stablehlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy);
+/// Emits the plan's program text into `builder`. `alone`: the program has no other node. Throws Error if the lowering
+/// disagrees with the metadata.
+LoweredNode lower(const Plan& plan, stablehlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy,
+                  bool alone = false);
 
 uint64_t next_plan_id();
 

@@ -136,7 +136,7 @@ struct LoweredNodes {
 LoweredNodes lower_nodes(hlo::Builder& builder, const Recording& recording, std::span<const Value> parameters,
                          const std::function<std::vector<Value>(uint32_t)>& words_of, const LayoutPolicy& policy) {
   LoweredNodes all;
-  const bool locate = builder.locations_enabled();
+  const bool locate = builder.locations_enabled(), alone = recording.nodes.size() == 1;
   for (uint32_t n = 0; n < recording.nodes.size(); ++n) {
     const NodeRecord& node = recording.nodes[n];
     std::vector<Value> inputs;
@@ -148,15 +148,13 @@ LoweredNodes lower_nodes(hlo::Builder& builder, const Recording& recording, std:
     if (locate) builder.set_location(node.plan->name, describe(node.location));
     LoweredNode lowered;
     try {
-      lowered = lower(*node.plan, builder, {inputs, words}, policy);
+      lowered = lower(*node.plan, builder, {inputs, words}, policy, alone);
     } catch (const Error& error) {
       const std::string where = describe(node.location);
       throw Error(error.code(), node.plan->name + (where.empty() ? "" : " at " + where) + ": " + error.what());
     }
-    const bool heavy = node.plan->row != nullptr && node.plan->row->heavy;
-    const bool barrier =
-        (policy.barrier_after_heavy && heavy) || (policy.barrier_after_float16 && makes_float16(*node.plan));
-    if (barrier && recording.nodes.size() > 1) lowered.outputs = hlo::optimization_barrier(lowered.outputs);
+    const bool barrier = policy.barrier_after_float16 && makes_float16(*node.plan);
+    if (barrier && !alone) lowered.outputs = hlo::optimization_barrier(lowered.outputs);
     all.values.insert(all.values.end(), lowered.outputs.begin(), lowered.outputs.end());
     for (auto& check : lowered.checks) all.checks.emplace_back(n, std::move(check));
   }
@@ -194,10 +192,10 @@ LoweredNode lower_body(const CapturedBody& body, hlo::Builder& builder, const No
     const NodeRecord& node = recording.nodes[n];
     std::vector<Value> words;
     for (size_t i = 0; i < node.plan->slots.size(); ++i) {
-      const auto at = static_cast<uint32_t>(node.first_word + i);
-      const auto open = std::find(body.open_words.begin(), body.open_words.end(), at);
-      words.push_back(open != body.open_words.end() ? values.words[static_cast<size_t>(open - body.open_words.begin())]
-                                                    : constant_word(builder, node.plan->slots[i], recording.words[at]));
+      const size_t at = node.first_word + i;
+      const int32_t operand = body.operands[at];
+      words.push_back(operand >= 0 ? values.words[static_cast<size_t>(operand)]
+                                   : constant_word(builder, node.plan->slots[i], recording.words[at]));
     }
     return words;
   };

@@ -69,10 +69,10 @@ struct Program {
 /// The nodes of a captured graph. Which words are operands of the graph's plan is known when it is captured; all others
 /// are constants.
 struct CapturedBody {
-  Recording recording;               // holds no values
-  std::vector<uint32_t> open_words;  // words of the recording that are operands of the plan, in the order of its slots
-  uint32_t draws = 0;                // of random nodes: the first 2 * draws open words
-  std::vector<uint32_t> results;     // flat output of each output of the plan
+  Recording recording;            // holds no values
+  std::vector<int32_t> operands;  // per word of the recording: the plan's word that it is, or -1
+  uint32_t draws = 0;             // of random nodes: the first 2 * draws words of the plan
+  std::vector<uint32_t> results;  // flat output of each output of the plan
 };
 
 /// Emits the nodes of a captured graph.

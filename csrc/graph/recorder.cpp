@@ -134,7 +134,9 @@ Recording without_graphs(const Recording& whole) {
     } else {
       const CapturedBody& body = *node.plan->body;
       std::vector<uint64_t> all = body.recording.words;
-      for (size_t i = 0; i < words.size(); ++i) all[body.open_words[i]] = words[i];
+      for (size_t i = 0; i < all.size(); ++i) {
+        if (body.operands[i] >= 0) all[i] = words[static_cast<size_t>(body.operands[i])];
+      }
       for (const NodeRecord& inner : body.recording.nodes) {
         std::vector<Wire> wires;
         for (size_t i = 0; i < inner.plan->inputs.size(); ++i) {

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/hash.h"
@@ -67,6 +69,7 @@ using OutputKey = std::pair<uint32_t, int32_t>;  // output of the recording, par
 struct KnownGraph {
   std::vector<uint64_t> key;                    // plans, wires and lines
   std::optional<std::vector<uint64_t>> starts;  // constants of it; none: they are operands
+  std::optional<std::vector<uint32_t>> equal;   // see `equal_words`; none: each word is an operand of its own
   std::vector<OutputKey> outputs;
   const CapturedGraph* graph = nullptr;
 };
@@ -109,6 +112,33 @@ std::vector<bool> start_marks(const Recording& recording) {
   return marks;
 }
 
+// For each word the first one that comes from the same argument of the same operator on the same line, and is the same
+// number: the learning rate, for each of a hundred parameters.
+std::vector<uint32_t> equal_words(const Recording& recording) {
+  using Origin = std::tuple<const void*, int, const void*, uint32_t, Slot, uint64_t>;
+  std::map<Origin, uint32_t> first;
+  std::vector<uint32_t> equal;
+  equal.reserve(recording.words.size());
+  for (const NodeRecord& node : recording.nodes) {
+    const void* const row = node.plan->row != nullptr ? static_cast<const void*>(node.plan->row) : node.plan;
+    for (uint32_t i = 0; i < node.plan->slots.size(); ++i) {
+      const uint32_t word = node.first_word + i;
+      const Origin origin{
+          node.location.code,   static_cast<int>(node.location.instruction), row, i, node.plan->slots[i],
+          recording.words[word]};
+      equal.push_back(first.emplace(origin, word).first->second);
+    }
+  }
+  return equal;
+}
+
+bool are_equal(const std::vector<uint64_t>& words, const std::vector<uint32_t>& equal) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] != words[equal[i]]) return false;
+  }
+  return true;
+}
+
 std::vector<Slot> slots_of(const Recording& recording) {
   std::vector<Slot> slots;
   for (const NodeRecord& node : recording.nodes) {
@@ -117,8 +147,10 @@ std::vector<Slot> slots_of(const Recording& recording) {
   return slots;
 }
 
+// `constants`: bit per word. `equal`: as `equal_words` gives it.
 const CapturedGraph* make_graph(const Recording& recording, bool bounded, std::span<const uint32_t> random_words,
-                                const std::vector<bool>& constants, std::span<const OutputKey> outputs) {
+                                const std::vector<bool>& constants, std::span<const uint32_t> equal,
+                                std::span<const OutputKey> outputs) {
   auto body = std::make_shared<CapturedBody>();
   auto* const graph = new CapturedGraph;
   Plan& plan = graph->plan;
@@ -126,15 +158,24 @@ const CapturedGraph* make_graph(const Recording& recording, bool bounded, std::s
   plan.name = "graph of " + std::to_string(recording.nodes.size()) + " operators";
   for (const ValueRef& parameter : recording.parameters) plan.inputs.push_back(parameter->stored_type());
   plan.bounded = bounded;
-  body->open_words.assign(random_words.begin(), random_words.end());
   body->draws = static_cast<uint32_t>(random_words.size() / 2);
-  std::vector<bool> open = constants;
-  for (uint32_t word : random_words) open[word] = true;
-  for (uint32_t word = 0; word < open.size(); ++word) {
-    if (!open[word]) body->open_words.push_back(word);
-  }
   const std::vector<Slot> slots = slots_of(recording);
-  for (uint32_t word : body->open_words) plan.slots.push_back(slots[word]);
+  body->operands.assign(slots.size(), -1);
+  const auto open = [&](uint32_t word) {
+    body->operands[word] = static_cast<int32_t>(plan.slots.size());
+    plan.slots.push_back(slots[word]);
+  };
+  for (uint32_t word : random_words) open(word);
+  for (uint32_t word = 0; word < slots.size(); ++word) {
+    if (constants[word] || body->operands[word] >= 0) continue;
+    const int32_t known = body->operands[equal[word]];
+    const bool random = known >= 0 && static_cast<size_t>(known) < random_words.size();
+    if (known >= 0 && !random) {
+      body->operands[word] = known;
+    } else {
+      open(word);
+    }
+  }
   for (const auto& [output, takes_over] : outputs) {
     const TensorType type = recording.outputs[output]->stored_type();
     OutputTemplate made{type, static_cast<uint32_t>(body->results.size()), iota(type.rank()), {}, {}, {}};
@@ -168,20 +209,25 @@ const KnownGraph& shared_graph(const Recording& recording, bool bounded, std::sp
   for (size_t i = 0; i < constant.size(); ++i) {
     if (constant[i]) starts.push_back(recording.words[i]);
   }
+  std::vector<uint32_t> equal = equal_words(recording);
   std::lock_guard lock(mutex);
-  bool starts_vary = false;
+  bool starts_vary = false, numbers_vary = false;
   for (auto [first, last] = graphs->equal_range(hash); first != last; ++first) {
     const KnownGraph& known = *first->second;
     if (known.key != key) continue;
-    const bool fits = !known.starts || *known.starts == starts;
-    if (fits && gives(known, outputs)) return known;
-    starts_vary |= !fits || !known.starts;
+    const bool starts_fit = !known.starts || *known.starts == starts;
+    const bool numbers_fit = !known.equal || are_equal(recording.words, *known.equal);
+    if (starts_fit && numbers_fit && gives(known, outputs)) return known;
+    starts_vary |= !starts_fit || !known.starts;
+    numbers_vary |= !numbers_fit || !known.equal;
   }
   auto known = std::make_unique<KnownGraph>();
   if (starts_vary) constant.assign(constant.size(), false);
-  known->graph = make_graph(recording, bounded, random_words, constant, outputs);
+  if (numbers_vary) std::iota(equal.begin(), equal.end(), 0);
+  known->graph = make_graph(recording, bounded, random_words, constant, equal, outputs);
   known->key = std::move(key);
   if (!starts_vary) known->starts = std::move(starts);
+  if (!numbers_vary) known->equal = std::move(equal);
   known->outputs = std::move(outputs);
   return *graphs->emplace(hash, std::move(known))->second;
 }
@@ -220,6 +266,16 @@ void SlotGraph::draw(std::vector<uint64_t>& words) const {
   }
 }
 
+void SlotGraph::adopt(const CapturedGraph& known, const std::vector<uint64_t>& words) {
+  graph_ = &known;
+  const std::vector<int32_t>& operands = known.plan.body->operands;
+  words_.resize(known.plan.slots.size());
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i] >= 0) words_[static_cast<size_t>(operands[i])] = words[i];
+  }
+  for (const OutputTemplate& output : known.plan.outputs) forms_.push_back({output.base, 0});
+}
+
 void SlotGraph::launch(Location location) {
   std::vector<uint64_t> words = words_;
   if (Capture::current() == nullptr) draw(words);
@@ -229,6 +285,11 @@ void SlotGraph::launch(Location location) {
 void SlotGraph::launch_as_captured(Location location) { record(words_, location); }
 
 void SlotGraph::record(std::vector<uint64_t> words, Location location) {
+  if (const auto initial = std::move(initial_)) {
+    // A program of its own, so that the graph's is the same in every launch.
+    initial->record(initial->words_, location);
+    Recorder::of(device_).flush("initial values");
+  }
   const Plan& plan = graph_->plan;
   std::vector<ValueRef> inputs;
   for (size_t i = 0; i < sources_.size(); ++i) inputs.push_back(value_of(sources_[i], plan.inputs[i], location));
@@ -314,8 +375,13 @@ Wire SlotCapture::from_outside(const ValueRef& value, Location location) {
 
 void SlotCapture::before_write(std::span<StorageSlot* const> targets) {
   for (StorageSlot* target : targets) {
-    if (target == nullptr || !written_index_.emplace(target, written_.size()).second) continue;
-    written_.push_back({SlotRef(target), is_outside(*target) ? target->load() : ValueRef()});
+    if (target == nullptr) continue;
+    const auto [known, first] = written_index_.emplace(target, written_.size());
+    if (first) {
+      written_.push_back({SlotRef(target), is_outside(*target) ? target->load() : ValueRef(), {}});
+    } else if (Written& written = written_[known->second]; !written.before && !written.initial) {
+      written.initial = target->load();
+    }
   }
 }
 
@@ -374,8 +440,134 @@ void SlotCapture::restore() {
   for (const SlotGraph::Stream& stream : streams_) stream.stream->set(stream.begin);
 }
 
-std::unique_ptr<SlotGraph> SlotCapture::finish() {
+namespace {
+
+// A recording without some of its nodes, each of one output, which becomes a parameter instead. Parameters are numbered
+// in the order in which nodes read them, as a capture does it.
+class Replaced {
+ public:
+  /// `initial`: values of the outputs that become parameters, by output.
+  Replaced(const Recording& whole, const std::unordered_map<uint32_t, ValueRef>& initial) : initial_(initial) {
+    for (const NodeRecord& node : whole.nodes) {
+      const size_t outputs = node.plan->outputs.size();
+      const bool dropped = outputs == 1 && initial.count(node.first_output) != 0;
+      first_words_.push_back(static_cast<uint32_t>(recording.words.size()));
+      for (size_t k = 0; k < outputs; ++k) outputs_.push_back(static_cast<uint32_t>(recording.outputs.size() + k));
+      if (dropped) continue;
+      const auto first_wire = static_cast<uint32_t>(recording.wires.size());
+      for (size_t i = 0; i < node.plan->inputs.size(); ++i) {
+        recording.wires.push_back(moved(whole, whole.wires[node.first_wire + i]));
+      }
+      recording.nodes.push_back(
+          {node.plan, node.location, first_wire, first_words_.back(), static_cast<uint32_t>(recording.outputs.size())});
+      const auto words = whole.words.begin() + node.first_word;
+      recording.words.insert(recording.words.end(), words, words + static_cast<ptrdiff_t>(node.plan->slots.size()));
+      const auto values = whole.outputs.begin() + node.first_output;
+      recording.outputs.insert(recording.outputs.end(), values, values + static_cast<ptrdiff_t>(outputs));
+    }
+  }
+  uint32_t output(uint32_t of_whole) const { return outputs_[of_whole]; }
+  uint32_t parameter(uint32_t of_whole) const { return parameters_.at(of_whole); }
+  /// The parameter that an output became.
+  std::optional<uint32_t> taken(uint32_t output) const {
+    const auto found = taken_.find(output);
+    return found == taken_.end() ? std::nullopt : std::optional(found->second);
+  }
+  /// First word of a node of the whole.
+  uint32_t first_word(size_t node) const { return first_words_[node]; }
+
+  Recording recording;
+
+ private:
+  Wire moved(const Recording& whole, const Wire& wire) {
+    if (!wire.external && initial_.count(wire.index) == 0) return {false, outputs_[wire.index]};
+    auto& known = wire.external ? parameters_ : taken_;
+    const auto [place, first] = known.emplace(wire.index, static_cast<uint32_t>(recording.parameters.size()));
+    if (first) recording.parameters.push_back(wire.external ? whole.parameters[wire.index] : initial_.at(wire.index));
+    return {true, place->second};
+  }
+
+  const std::unordered_map<uint32_t, ValueRef>& initial_;
+  std::vector<uint32_t> outputs_, first_words_;
+  std::unordered_map<uint32_t, uint32_t> parameters_, taken_;
+};
+
+const NodeRecord& maker_of(const Recording& recording, uint32_t output) {
+  return *std::find_if(recording.nodes.rbegin(), recording.nodes.rend(),
+                       [&](const NodeRecord& node) { return node.first_output <= output; });
+}
+
+}  // namespace
+
+std::unique_ptr<SlotGraph> SlotCapture::take_initial_values(std::span<StorageSlot* const> lasting,
+                                                            std::vector<Result>& results) {
+  auto taken = std::make_unique<SlotGraph>();
+  taken->device_ = device();
+  Recording makers;
+  std::vector<OutputKey> outputs;
+  std::unordered_map<uint32_t, ValueRef> values;
+  std::unordered_map<uint32_t, SlotRef> slots;
+  for (const Result& result : results) {
+    if (std::find(lasting.begin(), lasting.end(), result.slot.get()) == lasting.end()) continue;
+    const ValueRef& initial = written_[written_index_.at(result.slot.get())].initial;
+    if (!initial || !made(*initial) || initial->bounds() != nullptr || !(initial->type() == result.form.type)) continue;
+    const uint32_t output = wire_of(*initial)->index;
+    const NodeRecord& node = maker_of(recording_, output);
+    const Plan& plan = *node.plan;
+    if (!plan.inputs.empty() || plan.outputs.size() != 1 || random_words(plan).second != 0) continue;
+    if (!values.emplace(output, initial).second) continue;
+    slots.emplace(output, result.slot);
+    const auto number = static_cast<uint32_t>(makers.outputs.size());
+    makers.nodes.push_back({&plan, node.location, 0, static_cast<uint32_t>(makers.words.size()), number});
+    const auto words = recording_.words.begin() + node.first_word;
+    makers.words.insert(makers.words.end(), words, words + static_cast<ptrdiff_t>(plan.slots.size()));
+    makers.outputs.push_back(initial);
+    outputs.emplace_back(number, -1);
+    taken->targets_.push_back({result.slot, number});
+  }
+  if (makers.empty()) return nullptr;
+  const KnownGraph& known = shared_graph(makers, false, {}, std::move(outputs));
+  for (SlotGraph::Target& target : taken->targets_) {
+    const auto place = std::find(known.outputs.begin(), known.outputs.end(), OutputKey(target.output, -1));
+    target.output = static_cast<uint32_t>(place - known.outputs.begin());
+  }
+  taken->adopt(*known.graph, makers.words);
+
+  Replaced replaced(recording_, values);
+  std::vector<SlotGraph::Source> sources(replaced.recording.parameters.size());
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    sources[replaced.parameter(static_cast<uint32_t>(i))] = std::move(sources_[i]);
+  }
+  for (const auto& [output, slot] : slots) {
+    if (const auto parameter = replaced.taken(output)) {
+      sources[*parameter] = {std::make_unique<OwnedSlot>(slot), {}, values.at(output)->type(), 0};
+    }
+  }
+  sources_ = std::move(sources);
+  for (uint32_t& word : random_words_) {
+    const auto node = std::prev(std::find_if(recording_.nodes.begin(), recording_.nodes.end(),
+                                             [&](const NodeRecord& other) { return other.first_word > word; }));
+    word += replaced.first_word(static_cast<size_t>(node - recording_.nodes.begin())) - node->first_word;
+  }
+  for (Result& result : results) {
+    const uint32_t output = result.output;
+    result.output = replaced.output(output);
+    if (result.takes_over >= 0) {
+      result.takes_over = static_cast<int32_t>(replaced.parameter(static_cast<uint32_t>(result.takes_over)));
+    }
+    const Written& written = written_[written_index_.at(result.slot.get())];
+    if (!written.initial || !made(*written.initial)) continue;
+    if (const auto parameter = replaced.taken(wire_of(*written.initial)->index)) {
+      result.takes_over = static_cast<int32_t>(*parameter);
+    }
+  }
+  recording_ = std::move(replaced.recording);
+  return taken;
+}
+
+std::unique_ptr<SlotGraph> SlotCapture::finish(std::span<StorageSlot* const> lasting) {
   std::vector<Result> results = this->results();
+  std::unique_ptr<SlotGraph> initial = take_initial_values(lasting, results);
   finished_ = true;
   for (SlotGraph::Stream& stream : streams_) {
     const RandomDraw end = stream.stream->take(0);
@@ -389,12 +581,11 @@ std::unique_ptr<SlotGraph> SlotCapture::finish() {
 
   auto graph = std::make_unique<SlotGraph>();
   graph->device_ = device();
-  graph->graph_ = known.graph;
   graph->sources_ = std::move(sources_);
-  for (uint32_t word : known.graph->plan.body->open_words) graph->words_.push_back(recording_.words[word]);
+  graph->initial_ = std::move(initial);
+  graph->adopt(*known.graph, recording_.words);
   graph->streams_ = std::move(streams_);
   graph->draws_ = std::move(draws_);
-  for (const OutputTemplate& output : known.graph->plan.outputs) graph->forms_.push_back({output.base, 0});
   const auto unreplayed = std::make_shared<const Error>(
       Code::kInvalidArgument, "this tensor is made by a captured graph, and has no value before the graph is replayed");
   for (Result& result : results) {

@@ -70,6 +70,8 @@ class SlotGraph {
     uint64_t blocks = 0;
   };
 
+  /// Becomes a graph of that plan, with the words of a recording of it.
+  void adopt(const CapturedGraph& known, const std::vector<uint64_t>& words);
   void record(std::vector<uint64_t> words, Location location);
   runtime::ValueRef value_of(const Source& source, const TensorType& stored, Location location) const;
   /// Sets the words of random nodes to what a launch now draws.
@@ -79,8 +81,9 @@ class SlotGraph {
   const CapturedGraph* graph_ = nullptr;  // its plan only; shared
   std::vector<Source> sources_;           // per input of the plan
   std::vector<Target> targets_;
-  std::vector<OutputForm> forms_;  // per output of the plan
-  std::vector<uint64_t> words_;    // of the plan's slots, as captured
+  std::unique_ptr<SlotGraph> initial_;  // what the first launch must find
+  std::vector<OutputForm> forms_;       // per output of the plan
+  std::vector<uint64_t> words_;         // of the plan's slots, as captured
   std::vector<Stream> streams_;
   std::vector<Draw> draws_;  // per random node
 };
@@ -111,7 +114,9 @@ class SlotCapture final : public Capture {
   bool may_store(const runtime::StorageSlot& slot) const override;
 
   /// Ends the capture; the graph is null if nothing was recorded that a tensor still holds.
-  std::unique_ptr<SlotGraph> finish();
+  /// `lasting`: tensors that the capture made, and that the next capture of the same step will find and write again,
+  /// such as an optimizer's state. What they hold at first is an argument of the graph too, so that both are one graph.
+  std::unique_ptr<SlotGraph> finish(std::span<runtime::StorageSlot* const> lasting = {});
 
  private:
   void before_write(std::span<runtime::StorageSlot* const> targets) override;
@@ -120,7 +125,8 @@ class SlotCapture final : public Capture {
 
   struct Written {
     runtime::Ref<runtime::StorageSlot> slot;
-    runtime::ValueRef before;  // of a slot from outside
+    runtime::ValueRef before;   // of a slot from outside
+    runtime::ValueRef initial;  // of a slot that the capture made, if it was written again
   };
   struct Result {
     uint32_t output = 0;      // of the recording
@@ -131,6 +137,8 @@ class SlotCapture final : public Capture {
   bool is_outside(const runtime::StorageSlot& slot) const { return slot.number() <= slots_before_; }
   size_t stream_of(const std::shared_ptr<const RandomStream>& stream);
   std::vector<Result> results();
+  std::unique_ptr<SlotGraph> take_initial_values(std::span<runtime::StorageSlot* const> lasting,
+                                                 std::vector<Result>& results);
   void restore();
 
   const Use use_;

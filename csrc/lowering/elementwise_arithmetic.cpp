@@ -73,6 +73,14 @@ Values add_quotient(const OpCall& call) {
 /// start + weight * (end - start), taken from the nearer end so that weight 1 gives `end` exactly.
 Value lerp(Value start, Value end, Value weight) {
   Value difference = hlo::subtract(end, start);
+  const auto* from = weight.builder().find_origin(weight, stablehlo::Builder::Origin::Op::kBroadcast);
+  if (from != nullptr && from->operand.rank() == 0) {
+    // One choice for all elements, with the same roundings: end - d * (1 - w) is end + d * (w - 1).
+    Value number = from->operand;
+    Value near = lt(hlo::abs(number), 0.5);
+    Value factor = hlo::select(near, number, add(number, -1.0));
+    return hlo::add(hlo::select(near, start, end), hlo::multiply(broadcast_to(factor, start.dims()), difference));
+  }
   Value near_start = hlo::add(start, hlo::multiply(weight, difference));
   Value one_minus = hlo::subtract(full_like(weight, 1), weight);
   Value near_end = hlo::subtract(end, hlo::multiply(difference, one_minus));

@@ -83,7 +83,7 @@ std::optional<Value> few_rows_times_transposed(Value a, Value b, const DotDims& 
   constexpr int64_t kFewRows = 8;
   const bool batch = &dims == &kBatch;
   if (a.dtype() != dtype || (&dims != &kMatrix && !batch) || a.dim(batch ? 1 : 0) > kFewRows) return std::nullopt;
-  const auto* from = b.builder().find_transpose(b);
+  const auto* from = b.builder().find_origin(b, stablehlo::Builder::Origin::Op::kTranspose);
   const Dims swap = batch ? Dims{0, 2, 1} : Dims{1, 0};
   if (from == nullptr || !(from->axes == swap)) return std::nullopt;
   const DotDims along_rows = batch ? DotDims{{0}, {0}, {2}, {2}} : DotDims{{}, {}, {1}, {1}};

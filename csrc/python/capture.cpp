@@ -114,7 +114,7 @@ void bind_capture(py::module_& m) {
              return std::make_unique<compile::StepCapture>(static_cast<c10::DeviceIndex>(device), origin);
            }),
            py::arg("device"), py::arg("origin"), NoGil())
-      .def("launch", &compile::StepCapture::launch, NoGil())
+      .def("launch", &compile::StepCapture::launch, py::arg("lasting"), NoGil())
       .def("text", &compile::StepCapture::text, py::arg("locations") = false, NoGil());
   py::class_<compile::ReplayGraph>(m, "ReplayGraph")
       .def(py::init<>())

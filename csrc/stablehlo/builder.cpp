@@ -1,5 +1,6 @@
 #include "stablehlo/builder.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
@@ -77,13 +78,11 @@ Value Builder::parameter(const TensorType& type, int aliased_output) {
 
 void Builder::set_aliased_output(size_t parameter, int output) { parameters_.at(parameter).aliased_output = output; }
 
-void Builder::note_transpose(Value transposed, Transpose from) {
-  transposes_.insert_or_assign(transposed.id(), std::move(from));
-}
+void Builder::note_origin(Value made, Origin origin) { origins_.try_emplace(made.id(), std::move(origin)); }
 
-const Builder::Transpose* Builder::find_transpose(Value transposed) const {
-  const auto found = transposes_.find(transposed.id());
-  return found == transposes_.end() ? nullptr : &found->second;
+const Builder::Origin* Builder::find_origin(Value made, Origin::Op op) const {
+  const auto found = origins_.find(made.id());
+  return found == origins_.end() || found->second.op != op ? nullptr : &found->second;
 }
 
 void Builder::set_dot_precision(int precision) {
@@ -100,31 +99,41 @@ void Builder::set_location(const std::string& name, const std::string& line) {
   location_ = " loc(#l" + std::to_string(number) + ')';
 }
 
-Value Builder::constant_text(std::string literal, const TensorType& type) {
+Value Builder::constant_text(const std::string& literal, const TensorType& type) {
   std::string text = "stablehlo.constant dense<";
   text += literal;
   text += "> : ";
   append_type(text, type);
-  if (const auto found = constants_.find(text); found != constants_.end()) return found->second;
-  const Value value = emit_one(text, type);
-  constants_.emplace(std::move(text), value);
+  return emit_one(std::move(text), type);
+}
+
+Value Builder::splat(std::string literal, const TensorType& type) {
+  const Value value = constant_text(literal, type);
+  if (!literal.empty()) splats_.try_emplace(value.id(), std::move(literal));
   return value;
 }
 
-Value Builder::constant(double value, const TensorType& type) {
-  return constant_text(splat_literal(value, type), type);
+Value Builder::resized_constant(Value x, const Dims& sizes) {
+  const auto found = splats_.find(x.id());
+  const TensorType type{x.dtype(), sizes};
+  return found == splats_.end() || type.numel() == 0 ? Value() : splat(std::string(found->second), type);
 }
-Value Builder::constant(int64_t value, const TensorType& type) {
-  return constant_text(splat_literal(value, type), type);
-}
+
+Value Builder::constant(double value, const TensorType& type) { return splat(splat_literal(value, type), type); }
+Value Builder::constant(int64_t value, const TensorType& type) { return splat(splat_literal(value, type), type); }
 Value Builder::constant(std::complex<double> value, const TensorType& type) {
-  return constant_text(splat_literal(value, type), type);
+  return splat(splat_literal(value, type), type);
 }
 Value Builder::constant(std::span<const int64_t> values, const TensorType& type) {
   return constant_text(dense_literal(values, type), type);
 }
 Value Builder::constant(std::span<const double> values, const TensorType& type) {
   return constant_text(dense_literal(values, type), type);
+}
+
+void Builder::note_operation(std::span<const Value> results) {
+  if (depth_ != 0) return;
+  operations_.push_back({body_.size(), results.empty() ? 0 : results[0].id(), static_cast<uint32_t>(results.size())});
 }
 
 std::vector<Value> Builder::emit(std::string text, std::span<const TensorType> results) {
@@ -138,10 +147,15 @@ std::vector<Value> Builder::emit(std::string text, std::span<const TensorType> r
   }
   if (!names.empty()) names += " = ";
   line(names + text + location_);
+  note_operation(values);
   return values;
 }
 
 Value Builder::emit_one(std::string text, const TensorType& result) {
+  const bool has_region = text.find('\n') != std::string::npos;
+  if (!has_region) {
+    if (const auto found = known_.find(text); found != known_.end()) return found->second;
+  }
   const Value value(this, new_value(result));
   body_.append(static_cast<size_t>(depth_ + 2) * 2, ' ');
   append_ref(body_, value);
@@ -149,15 +163,17 @@ Value Builder::emit_one(std::string text, const TensorType& result) {
   body_ += text;
   body_ += location_;
   body_ += '\n';
+  note_operation({&value, 1});
+  if (!has_region) known_.emplace(std::move(text), value);
   return value;
 }
 
 std::string Builder::region(std::span<const TensorType> arguments, const Region& body, const char* terminator) {
-  // The bodies of reductions may not refer to outer constants, so each block keeps its own.
+  // The bodies of reductions may not refer to outer values, so each block knows its own operations only.
   std::string outer_body;
-  std::unordered_map<std::string, Value> outer_constants;
+  std::unordered_map<std::string, Value> outer_known;
   outer_body.swap(body_);
-  outer_constants.swap(constants_);
+  outer_known.swap(known_);
   ++depth_;
   std::vector<Value> values;
   values.reserve(arguments.size());
@@ -172,7 +188,7 @@ std::string Builder::region(std::span<const TensorType> arguments, const Region&
 
   --depth_;
   outer_body.swap(body_);
-  outer_constants.swap(constants_);
+  outer_known.swap(known_);
   const std::string indent(static_cast<size_t>(depth_ + 2) * 2, ' ');
   std::string text = "({\n";
   if (!values.empty()) {
@@ -186,6 +202,33 @@ std::string Builder::region(std::span<const TensorType> arguments, const Region&
     text += "):\n";
   }
   return text + outer_body + indent + "})";
+}
+
+// The operations that `results` depend on, and those that make nothing. Names of values are read off the text.
+std::string Builder::needed(std::span<const Value> results) const {
+  std::vector<bool> used(types_.size(), false);
+  for (Value result : results) used[result.id()] = true;
+  std::vector<bool> keep(operations_.size(), false);
+  for (size_t i = operations_.size(); i-- > 0;) {
+    const Operation& operation = operations_[i];
+    keep[i] = operation.results == 0;
+    for (uint32_t k = 0; k < operation.results; ++k) keep[i] = keep[i] || used[operation.first_result + k];
+    if (!keep[i]) continue;
+    const char* const end = body_.data() + operation.end;
+    const char* at = body_.data() + (i == 0 ? 0 : operations_[i - 1].end);
+    while ((at = std::find(at, end, '%')) != end) {
+      uint32_t id = 0;
+      at = std::from_chars(at + 1, end, id).ptr;
+      used[id] = true;
+    }
+  }
+  std::string text;
+  text.reserve(body_.size());
+  for (size_t i = 0; i < operations_.size(); ++i) {
+    const size_t begin = i == 0 ? 0 : operations_[i - 1].end;
+    if (keep[i]) text.append(body_, begin, operations_[i].end - begin);
+  }
+  return text;
 }
 
 std::string Builder::finish(std::span<const Value> results) {
@@ -203,7 +246,7 @@ std::string Builder::finish(std::span<const Value> results) {
   text += ") -> (";
   append_types(text, results);
   text += ") {\n";
-  text += body_;
+  text += needed(results);
   text += "    return";
   append_operands(text, results);
   if (!results.empty()) text += " : ";

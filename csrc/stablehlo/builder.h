@@ -5,7 +5,11 @@
 // cache hashes.
 //
 // One Builder makes one module with one function `main`. Regions (the body of a reduce, a while) are built
-// by callbacks. Equal constants at function level are emitted once. Not thread-safe; cheap to construct.
+// by callbacks. Not thread-safe; cheap to construct.
+//
+// Programs come out lean, so that lowerings need not take care: an operation that stands in the same block already is
+// not emitted again, chains of operations that only move elements become one (ops.h), and what no result needs is left
+// out.
 
 #include <complex>
 #include <cstdint>
@@ -65,9 +69,9 @@ class Builder {
   /// Dense floating-point literal.
   Value constant(std::span<const double> values, const TensorType& type);
 
-  /// Appends `op_text` as an operation with `results` results; used by ops.h. `text` is everything to the
-  /// right of `=`; the result names are added here.
+  /// Appends an operation; used by ops.h. `text` is everything to the right of `=`; the result names are added here.
   std::vector<Value> emit(std::string text, std::span<const TensorType> results);
+  /// The same for one result of a pure operation, which may stand in the block already.
   Value emit_one(std::string text, const TensorType& result);
   /// Text of a region in generic form: `({ ^bb0(%a: ...): ... stablehlo.return ... })`.
   std::string region(std::span<const TensorType> arguments, const Region& body,
@@ -88,13 +92,17 @@ class Builder {
   /// The location of operations from now on. `line` is "file.py:12", or empty.
   void set_location(const std::string& name, const std::string& line);
 
-  /// What `transposed` is the transpose of, with its axes: lowerings that have a choice can read the original.
-  struct Transpose {
+  /// How an operation that only moves or converts elements made a value.
+  struct Origin {
+    enum class Op : uint8_t { kReshape, kTranspose, kBroadcast, kConvert, kBitcast } op;
     Value operand;
-    Dims axes;
+    Dims axes;  // as the operation has them
   };
-  void note_transpose(Value transposed, Transpose from);
-  const Transpose* find_transpose(Value transposed) const;
+  void note_origin(Value made, Origin origin);
+  /// Null if another operation made it.
+  const Origin* find_origin(Value made, Origin::Op op) const;
+  /// A constant of other sizes whose elements are those of `x`; undefined unless `x` is a constant with equal elements.
+  Value resized_constant(Value x, const Dims& sizes);
 
   /// Reference valid as long as the builder.
   const TensorType& type_of(uint32_t id) const { return types_[id]; }
@@ -105,9 +113,18 @@ class Builder {
     uint32_t id;
     int aliased_output;
   };
-  Value constant_text(std::string literal, const TensorType& type);
+  /// An operation of the outermost block, in `body_` up to `end`.
+  struct Operation {
+    size_t end;
+    uint32_t first_result;
+    uint32_t results;
+  };
+  Value splat(std::string literal, const TensorType& type);
+  Value constant_text(const std::string& literal, const TensorType& type);
   uint32_t new_value(const TensorType& type);
   void line(const std::string& text);
+  void note_operation(std::span<const Value> results);
+  std::string needed(std::span<const Value> results) const;
 
   std::string module_name_;
   std::deque<TensorType> types_;  // by value id; a deque, so that references from type_of() stay valid
@@ -116,10 +133,12 @@ class Builder {
   int depth_ = 0;     // number of open regions
   int dot_precision_ = 2;
   bool locations_enabled_ = false;
-  std::string location_;                                // what follows an operation, if anything
-  std::unordered_map<std::string, size_t> locations_;   // by text, with the number of its alias
-  std::unordered_map<uint32_t, Transpose> transposes_;  // by id of the result
-  std::unordered_map<std::string, Value> constants_;    // of the innermost open block
+  std::string location_;                               // what follows an operation, if anything
+  std::unordered_map<std::string, size_t> locations_;  // by text, with the number of its alias
+  std::unordered_map<uint32_t, Origin> origins_;       // by id of the result
+  std::unordered_map<uint32_t, std::string> splats_;   // literals of the elements of constants
+  std::unordered_map<std::string, Value> known_;       // operations of the innermost open block
+  std::vector<Operation> operations_;
 };
 
 /// "%12", as it stands in the text.

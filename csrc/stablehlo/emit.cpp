@@ -76,6 +76,7 @@ std::vector<Value> emit_generic(Builder& builder, const char* op, std::span<cons
                                 const std::string& regions) {
   std::string text = generic(op, operands, attributes, regions);
   append_result_types(text, results);
+  if (results.size() == 1) return {builder.emit_one(std::move(text), results[0])};
   return builder.emit(std::move(text), results);
 }
 

@@ -47,6 +47,16 @@ Value binary(const char* op, Value a, Value b, Accepts accepts) {
   return emit_plain(op, {a, b}, a.type());
 }
 
+// Whether each number of `narrow` is one of `wide`.
+bool holds_all_of(DType wide, DType narrow) {
+  if (is_complex(wide) || is_complex(narrow)) return false;
+  if (narrow == DType::kBool) return wide != DType::kBool;
+  if (is_floating(narrow)) return is_floating(wide) && byte_size(wide) >= 4 && byte_size(narrow) < byte_size(wide);
+  if (is_floating(wide) || wide == DType::kBool) return false;
+  const bool keeps_sign = is_signed_integer(wide) || !is_signed_integer(narrow);
+  return keeps_sign && byte_size(wide) > byte_size(narrow);
+}
+
 const char* direction_name(Compare direction) {
   switch (direction) {
     case Compare::kEq:
@@ -112,7 +122,12 @@ Value tanh(Value x) { return unary("tanh", x, is_float_or_complex); }
 
 Value convert(Value x, DType dtype) {
   if (x.dtype() == dtype) return x;
-  return emit_retyped("convert", {x}, {dtype, x.dims()});
+  constexpr auto kConvert = Builder::Origin::Op::kConvert;
+  const auto* from = x.builder().find_origin(x, kConvert);
+  if (from != nullptr && holds_all_of(x.dtype(), from->operand.dtype())) return convert(from->operand, dtype);
+  const Value made = emit_retyped("convert", {x}, {dtype, x.dims()});
+  x.builder().note_origin(made, {kConvert, x, {}});
+  return made;
 }
 
 Value bitcast_convert(Value x, DType dtype) {
@@ -128,7 +143,14 @@ Value bitcast_convert(Value x, DType dtype) {
     check(fits, "bitcast_convert", "the last dim must hold exactly one wider element", {x});
     result.dims.pop_back();
   }
-  return emit_retyped("bitcast_convert", {x}, result);
+  constexpr auto kBitcast = Builder::Origin::Op::kBitcast;
+  const auto* made_from = x.builder().find_origin(x, kBitcast);
+  if (made_from != nullptr && made_from->operand.dims() == x.dims() && from == to) {
+    return bitcast_convert(made_from->operand, dtype);
+  }
+  const Value made = emit_retyped("bitcast_convert", {x}, result);
+  x.builder().note_origin(made, {kBitcast, x, {}});
+  return made;
 }
 
 Value reduce_precision(Value x, int exponent_bits, int mantissa_bits) {

@@ -1,5 +1,7 @@
 // Operations that move or create elements without looking at their values, gather and scatter.
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "stablehlo/emit.h"
 #include "stablehlo/ops.h"
@@ -25,6 +27,31 @@ std::vector<Value> with_starts(std::initializer_list<Value> first, std::span<con
   return operands;
 }
 
+using Op = Builder::Origin::Op;
+
+const Builder::Origin* origin(Value x, Op op) { return x.builder().find_origin(x, op); }
+
+Dims without_ones(const Dims& sizes) {
+  Dims rest;
+  for (int64_t size : sizes) {
+    if (size != 1) rest.push_back(size);
+  }
+  return rest;
+}
+
+// Whether a transpose leaves the order of elements as it is.
+bool moves_only_ones(const Dims& sizes, const Dims& axes) {
+  int64_t last = -1;
+  for (int64_t axis : axes) {
+    if (sizes[static_cast<size_t>(axis)] == 1) continue;
+    if (axis < last) return false;
+    last = axis;
+  }
+  return true;
+}
+
+int64_t place_of(const Dims& axes, int64_t axis) { return std::find(axes.begin(), axes.end(), axis) - axes.begin(); }
+
 }  // namespace
 
 Value broadcast_in_dim(Value x, const Dims& sizes, const Dims& axes) {
@@ -35,6 +62,19 @@ Value broadcast_in_dim(Value x, const Dims& sizes, const Dims& axes) {
     check(x.dim(i) == 1 || x.dim(i) == to, "broadcast_in_dim", "an operand dim is neither 1 nor the result's", {x});
   }
   if (x.dims() == sizes && axes == tpu::iota(sizes.size())) return x;
+  if (const Value constant = x.builder().resized_constant(x, sizes); constant.defined()) return constant;
+  if (const auto* from = origin(x, Op::kBroadcast)) {
+    Dims both;
+    for (int64_t axis : from->axes) both.push_back(axes[static_cast<size_t>(axis)]);
+    return broadcast_in_dim(from->operand, sizes, both);
+  }
+  if (const auto* from = origin(x, Op::kReshape); from != nullptr && from->operand.dims() == without_ones(x.dims())) {
+    Dims kept;
+    for (size_t i = 0; i < axes.size(); ++i) {
+      if (x.dim(i) != 1) kept.push_back(axes[i]);
+    }
+    return broadcast_in_dim(from->operand, sizes, kept);
+  }
   const TensorType result{x.dtype(), sizes};
   std::string text = "stablehlo.broadcast_in_dim";
   append_operands(text, {&x, 1});
@@ -42,20 +82,29 @@ Value broadcast_in_dim(Value x, const Dims& sizes, const Dims& axes) {
   append_type(text, x.type());
   text += ") -> ";
   append_type(text, result);
-  return x.builder().emit_one(std::move(text), result);
+  const Value made = x.builder().emit_one(std::move(text), result);
+  x.builder().note_origin(made, {Op::kBroadcast, x, axes});
+  return made;
 }
 
 Value reshape(Value x, const Dims& sizes) {
   if (x.dims() == sizes) return x;
   const TensorType result{x.dtype(), sizes};
   check(product(sizes) == x.type().numel(), "reshape", "the number of elements changes", {x});
+  if (const Value constant = x.builder().resized_constant(x, sizes); constant.defined()) return constant;
+  if (const auto* from = origin(x, Op::kReshape)) return reshape(from->operand, sizes);
+  if (const auto* from = origin(x, Op::kBroadcast); from != nullptr && from->operand.rank() == 0) {
+    return broadcast_in_dim(from->operand, sizes, {});
+  }
   std::string text = "stablehlo.reshape";
   append_operands(text, {&x, 1});
   text += " : (";
   append_type(text, x.type());
   text += ") -> ";
   append_type(text, result);
-  return x.builder().emit_one(std::move(text), result);
+  const Value made = x.builder().emit_one(std::move(text), result);
+  x.builder().note_origin(made, {Op::kReshape, x, {}});
+  return made;
 }
 
 Value transpose(Value x, const Dims& axes) {
@@ -63,6 +112,18 @@ Value transpose(Value x, const Dims& axes) {
   if (axes == tpu::iota(axes.size())) return x;
   TensorType result{x.dtype(), {}};
   for (int64_t axis : axes) result.dims.push_back(x.dim(static_cast<size_t>(axis)));
+  if (moves_only_ones(x.dims(), axes)) return reshape(x, result.dims);
+  if (const Value constant = x.builder().resized_constant(x, result.dims); constant.defined()) return constant;
+  if (const auto* from = origin(x, Op::kTranspose)) {
+    Dims both;
+    for (int64_t axis : axes) both.push_back(from->axes[static_cast<size_t>(axis)]);
+    return transpose(from->operand, both);
+  }
+  if (const auto* from = origin(x, Op::kBroadcast)) {
+    Dims moved;
+    for (int64_t axis : from->axes) moved.push_back(place_of(axes, axis));
+    return broadcast_in_dim(from->operand, result.dims, moved);
+  }
   std::string text = "stablehlo.transpose";
   append_operands(text, {&x, 1});
   text += ", dims = " + list(axes) + " : (";
@@ -70,7 +131,7 @@ Value transpose(Value x, const Dims& axes) {
   text += ") -> ";
   append_type(text, result);
   const Value transposed = x.builder().emit_one(std::move(text), result);
-  x.builder().note_transpose(transposed, {x, axes});
+  x.builder().note_origin(transposed, {Op::kTranspose, x, axes});
   return transposed;
 }
 
@@ -83,6 +144,7 @@ Value slice(Value x, const Dims& start, const Dims& limit, const Dims& step) {
     result.dims.push_back((limit[i] - start[i] + step[i] - 1) / step[i]);
   }
   if (result.dims == x.dims()) return x;
+  if (const Value constant = x.builder().resized_constant(x, result.dims); constant.defined()) return constant;
   return emit_generic_one(
       "slice", {x},
       attribute("start_indices", start) + ", " + attribute("limit_indices", limit) + ", " + attribute("strides", step),

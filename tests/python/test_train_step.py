@@ -29,6 +29,10 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
+# Their states begin as zeros, which one more program makes before the first step; so all steps are the same program.
+MAKE_ZEROS = {"Adam", "AdamW", "AdamW, amsgrad", "fused AdamW", "RMSprop", "NAdam"}
+
+
 class Counts:
     """Launches and compiles of the device since it was made."""
 
@@ -115,12 +119,12 @@ def test_steps_are_those_of_eager_mode(name: str) -> None:
         counts = Counts()
         loss = compiled(on_device)
         launched, compiled_now = counts.take()
-        assert launched == 1
+        assert launched == (2 if number == 0 and name in MAKE_ZEROS else 1)
         programs.append(compiled_now)
         assert_matches(loss, eager(tokens))
         for scheduler in schedulers:
             scheduler.step()
-    # The first step of an optimizer makes its state, and the second finds it.
+    assert sum(programs[1:]) <= (0 if name in MAKE_ZEROS else 1)
     assert programs[2:] == [0, 0, 0]
     assert_same_state(device, cpu)
     assert_same_state(optimizers[1], optimizers[0])
@@ -205,7 +209,7 @@ def test_batches_of_other_sizes() -> None:
         counts = Counts()
         loss = compiled(on_device)
         launched, programs = counts.take()
-        assert launched == 1
+        assert launched == (2 if number == 0 else 1)
         new.append(programs > 0)
         assert_matches(loss, eager(tokens))
     assert new[2:] == [True, False, False, True, False]
@@ -244,7 +248,7 @@ def test_accumulated_gradients() -> None:
         update()
         eager_update()
         launched, compiled_now = counts.take()
-        assert launched == 4
+        assert launched == (5 if round_number == 0 else 4)
     assert compiled_now == 0
     assert_same_state(device, cpu)
     assert_same_state(optimizer, eager_optimizer)
@@ -361,7 +365,7 @@ def test_methods_modules_and_compiled_models() -> None:
         on_device = x.to(DEVICE)
         counts = Counts()
         loss = device.train(on_device)
-        assert counts.take()[0] == 1
+        assert counts.take()[0] == (2 if number == 0 else 1)
         assert_matches(loss, cpu.plain(x))
     assert_same_state(device.model, cpu.model)
 

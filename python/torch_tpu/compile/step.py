@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from torch_tpu import _C
 
@@ -52,9 +56,46 @@ def step(function: Callable[_P, _R]) -> Callable[_P, _R]:
         if _C.capturing() is not None:
             return function(*args, **kwargs)
         capture = _C.StepCapture(_C.current_device(), origin)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            capture.launch()
+        with _NewStates() as states:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                capture.launch(states.tensors)
 
     return call
+
+
+def _tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+
+class _NewStates:
+    """While it is entered, `tensors` collects the states of optimizers that make some in their step.
+
+    An optimizer makes its state in its first step and finds it in all others. Told so, the engine makes one program of
+    both.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._known: dict[int, int] = {}
+
+    def __enter__(self) -> _NewStates:
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._known[id(optimizer)] = sum(1 for _ in _tensors(optimizer))
+
+    def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        tensors = list(_tensors(optimizer))
+        if len(tensors) > self._known.get(id(optimizer), 0):
+            self.tensors += tensors

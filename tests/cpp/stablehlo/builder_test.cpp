@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "base/error.h"
@@ -133,6 +134,121 @@ TEST(Builder, TypesStayWhereTheyAre) {
   const Dims& dims = x.dims();
   for (int i = 0; i < 1000; ++i) b.constant(int64_t{i}, {DType::kS64, {}});
   EXPECT_EQ(dims, (Dims{3, 5}));
+}
+
+// ---- lean programs -----------------------------------------------------------------------------------
+
+size_t count(const std::string& text, const std::string& word) {
+  size_t found = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+  return found;
+}
+
+std::string finish(Builder& builder, std::initializer_list<Value> results) {
+  return builder.finish({results.begin(), results.size()});
+}
+
+constexpr auto kF32 = DType::kF32;
+
+TEST(Lean, AnOperationIsEmittedOnce) {
+  Builder builder;
+  const Value x = builder.parameter({kF32, {2, 3}}), y = builder.parameter({kF32, {2, 3}});
+  const Value once = add(x, y), again = add(x, y), other = add(y, x);
+  EXPECT_EQ(once.id(), again.id());
+  EXPECT_NE(once.id(), other.id());
+  const std::string text = finish(builder, {once, again, other});
+  EXPECT_EQ(count(text, "stablehlo.add"), 2u) << text;
+}
+
+TEST(Lean, RegionsKnowTheirOwnOperationsOnly) {
+  Builder builder;
+  const Value x = builder.parameter({kF32, {}}), flag = builder.parameter({DType::kBool, {}});
+  const TensorType types[] = {x.type()};
+  const Region twice = [&](std::span<const Value>) { return std::vector<Value>{add(x, x)}; };
+  const Value before = add(x, x);
+  const Value chosen = if_else(flag, twice, twice, types)[0];
+  const Value after = add(x, x);
+  EXPECT_EQ(before.id(), after.id());
+  const std::string text = finish(builder, {before, chosen, after});
+  EXPECT_EQ(count(text, "stablehlo.add"), 3u) << text;
+}
+
+TEST(Lean, WhatNoResultNeedsIsLeftOut) {
+  Builder builder;
+  const Value x = builder.parameter({kF32, {4}});
+  const Value unused = exponential(negate(x));
+  const Value operands[] = {x, tanh(x)};
+  const std::vector<Value> kept = optimization_barrier(operands);
+  (void)unused;
+  const std::string text = finish(builder, {kept[1]});
+  EXPECT_EQ(count(text, "exponential") + count(text, "negate"), 0u) << text;
+  EXPECT_EQ(count(text, "stablehlo.tanh"), 1u) << text;  // through one result of two
+}
+
+TEST(Lean, WhatARegionReadsIsKept) {
+  Builder builder;
+  const Value x = builder.parameter({kF32, {}}), flag = builder.parameter({DType::kBool, {}});
+  const Value outside = sine(x);
+  const TensorType types[] = {x.type()};
+  const Value chosen = if_else(
+      flag, [&](std::span<const Value>) { return std::vector<Value>{outside}; },
+      [&](std::span<const Value>) { return std::vector<Value>{x}; }, types)[0];
+  EXPECT_EQ(count(finish(builder, {chosen}), "stablehlo.sine"), 1u);
+}
+
+TEST(Lean, ChainsThatMoveElementsBecomeOne) {
+  struct Case {
+    const char* name;
+    std::function<Value(Value)> chain;
+    std::string line;
+  };
+  const Case cases[] = {
+      {"reshape, reshape", [](Value x) { return reshape(reshape(x, {6}), {3, 2}); },
+       "stablehlo.reshape %0 : (tensor<2x3xf32>) -> tensor<3x2xf32>"},
+      {"transpose, transpose", [](Value x) { return add(x, transpose(transpose(x, {1, 0}), {1, 0})); },
+       "stablehlo.add %0, %0 : tensor<2x3xf32>"},
+      {"broadcast, broadcast",
+       [](Value x) { return broadcast_in_dim(broadcast_in_dim(x, {4, 2, 3}, {1, 2}), {4, 5, 2, 3}, {0, 2, 3}); },
+       "stablehlo.broadcast_in_dim %0, dims = [2, 3] : (tensor<2x3xf32>) -> tensor<4x5x2x3xf32>"},
+      {"ones, broadcast", [](Value x) { return broadcast_in_dim(reshape(x, {2, 1, 3}), {2, 7, 3}, {0, 1, 2}); },
+       "stablehlo.broadcast_in_dim %0, dims = [0, 2] : (tensor<2x3xf32>) -> tensor<2x7x3xf32>"},
+      {"broadcast, transpose", [](Value x) { return transpose(broadcast_in_dim(x, {4, 2, 3}, {1, 2}), {2, 0, 1}); },
+       "stablehlo.broadcast_in_dim %0, dims = [2, 0] : (tensor<2x3xf32>) -> tensor<3x4x2xf32>"},
+      {"transpose of ones", [](Value x) { return transpose(reshape(x, {2, 1, 3}), {1, 0, 2}); },
+       "stablehlo.reshape %0 : (tensor<2x3xf32>) -> tensor<1x2x3xf32>"},
+      {"widen, narrow", [](Value x) { return convert(convert(x, DType::kF64), DType::kS32); },
+       "stablehlo.convert %0 : (tensor<2x3xf32>) -> tensor<2x3xi32>"},
+      {"bits and back", [](Value x) { return add(x, bitcast_convert(bitcast_convert(x, DType::kU32), DType::kF32)); },
+       "stablehlo.add %0, %0 : tensor<2x3xf32>"},
+      {"constants",
+       [](Value x) {
+         const Value one = x.builder().constant(1.0, {kF32, {}});
+         return add(x, transpose(reshape(broadcast_in_dim(one, {6}, {}), {3, 2}), {1, 0}));
+       },
+       "stablehlo.constant dense<1.0> : tensor<2x3xf32>"},
+  };
+  for (const Case& each : cases) {
+    Builder builder;
+    const Value x = builder.parameter({kF32, {2, 3}});
+    const std::string text = finish(builder, {each.chain(x)});
+    EXPECT_EQ(count(text, each.line), 1u) << each.name << ": " << text;
+    EXPECT_EQ(count(text, "    %"), each.name == std::string("constants") ? 2u : 1u) << each.name << ": " << text;
+  }
+}
+
+TEST(Lean, RoundingIsKept) {
+  Builder builder;
+  const Value x = builder.parameter({kF32, {4}});
+  const std::string text = finish(builder, {convert(convert(x, DType::kBF16), kF32)});
+  EXPECT_EQ(count(text, "stablehlo.convert"), 2u) << text;
+}
+
+TEST(Lean, SignsAreKept) {
+  Builder builder;
+  const Value x = builder.parameter({DType::kS32, {4}}), half = builder.parameter({DType::kF16, {4}});
+  const std::string text =
+      finish(builder, {convert(convert(x, DType::kU64), kF32), convert(convert(half, DType::kBF16), kF32)});
+  EXPECT_EQ(count(text, "stablehlo.convert"), 4u) << text;
 }
 
 }  // namespace

@@ -321,7 +321,6 @@ return %3 : tensor<4xf32>
 return %4, %5, %6, %7, %8, %9, %10, %11, %12 : tensor<2x4x6xf32>, tensor<24xf32>, tensor<6x4xf32>, tensor<2x2xf32>, tensor<4x6xf32>, tensor<2x4xf32>, tensor<5x12xf32>, tensor<4x6xf32>, tensor<3x4xi64>
 )"},
       {"nothing_to_do", nothing_to_do, R"(
-%1 = stablehlo.constant dense<0.0> : tensor<f32>
 return %0, %0, %0, %0, %0, %0, %0 : tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>, tensor<4x6xf32>
 )"},
       {"gather_rows", gather_rows, R"(
