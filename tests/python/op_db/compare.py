@@ -134,6 +134,8 @@ def is_as_accurate(got: Any, want: Any, truth: Any) -> bool:
     for g, w, t in zip(tensors(got), tensors(want), tensors(truth), strict=True):
         if _is_close(g.cpu(), w):
             continue
+        if w.dtype != t.dtype and _is_close(g.cpu(), t.detach().to(w.dtype)):
+            continue  # also where a step of the CPU's overflows
         if not (w.dtype.is_floating_point or w.dtype.is_complex) or w.dtype in (torch.float64, torch.complex128):
             return False
         g, w, t = _wide(g.detach().cpu()), _wide(w.detach()), t.detach()
@@ -278,6 +280,7 @@ class Weights:
 def derivatives(op: OpInfo, sample: SampleInput, function: Derivatives) -> None:
     """What `function` makes of the sample on both devices."""
     with torch.enable_grad():
+        torch.manual_seed(3)
         try:
             want = function(op, sample, "cpu", Weights())
         except Exception as error:

@@ -71,7 +71,6 @@ KNOWN = (
         ("layouts",),
         "transposed|overlapping",
     ),
-    Known("the CPU's result is NaN throughout", "matrix_exp", COMPUTED, "^b?float16"),
     Known(
         "PyTorch's formula subtracts exponentials of nearly equal sums: three digits of float32 are left on both "
         "devices, a little less of them here",
@@ -97,6 +96,13 @@ KNOWN = (
         "nn.functional.linear_cross_entropy.chunked nn.functional.linear_cross_entropy.chunked_none",
         COMPUTED,
         "^b?float16",
+    ),
+    Known(
+        "scores around a hundred are rounded before their exponential: over many draws the device's gradients are as "
+        "close as the CPU's to those in double, for one draw up to seven times further off or three times closer",
+        "nn.functional.scaled_dot_product_attention",
+        ("gradient",),
+        "^float32 #21$",
     ),
     Known("on the CPU an internal assertion checks dim", "narrow_copy", ("error",), "#1"),
     Known(
