@@ -200,10 +200,14 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& dest
 
 at::Scalar local_scalar_dense(const at::Tensor& self) { return at::_local_scalar_dense(to_host(self.reshape({}))); }
 
+// PyTorch's own calls the kernel of a device, of which it has none for ours.
+at::Tensor& conjugate_in_place(at::Tensor& self) { return self.is_complex() ? self.copy_(self.conj()) : self; }
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &local_scalar_dense);
+  m.impl("conj_physical_", &conjugate_in_place);
 }
 
 // The marks are compared in copy_from; the fallbacks of these keys would recurse into it.

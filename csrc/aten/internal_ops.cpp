@@ -43,10 +43,11 @@ at::Tensor nonzero_columns_meta(const at::Tensor& mask, int64_t capacity) {
 
 at::Tensor checked_info_meta(const at::Tensor& info, c10::string_view) { return at::empty_like(info); }
 
-// As the CPU's flash kernel lays it out: heads inside rows, so that merging heads again is a view.
+// As PyTorch's flash kernels lay it out: like the query. Where heads lie inside rows, merging them again is a view.
 at::Tensor attention_output(const at::Tensor& query, const at::Tensor& value) {
-  if (query.dim() == 3) return at::empty({query.size(0), query.size(1), value.size(2)}, query.options());
-  return at::empty({query.size(0), query.size(2), query.size(1), value.size(3)}, query.options()).transpose(1, 2);
+  std::vector<int64_t> sizes = query.sizes().vec();
+  sizes.back() = value.size(-1);
+  return query.sizes() == sizes ? at::empty_like(query) : at::empty(sizes, query.options());
 }
 
 FourTensors attention_meta(const at::Tensor& query, const at::Tensor&, const at::Tensor& value,

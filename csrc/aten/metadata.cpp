@@ -159,6 +159,13 @@ void collect_tensors(const c10::IValue& value, ArgKind kind, std::vector<at::Ten
   if (kind == ArgKind::kTensor || kind == ArgKind::kTensorList) flatten(value, into);
 }
 
+/// Whether an argument says which elements of another are meant. Its dtype has no part in promotion, of which there is
+/// none between uint16, uint32 or uint64 and the int64 of indices.
+bool selects_elements(const c10::Argument& argument) {
+  const std::string& name = argument.name();
+  return name == "index" || name == "indices" || name == "mask" || name == "condition";
+}
+
 c10::ScalarType promote(const Operator& op, at::ArrayRef<c10::IValue> arguments) {
   at::native::ResultTypeState state{};
   bool any = false;
@@ -172,7 +179,7 @@ c10::ScalarType promote(const Operator& op, at::ArrayRef<c10::IValue> arguments)
   const auto add_number = [&](const c10::IValue& value) { add(at::native::wrapped_scalar_tensor(value.toScalar())); };
   for (size_t i = 0; i < op.kinds.size(); ++i) {
     const c10::IValue& value = arguments[i];
-    if (value.isNone()) continue;
+    if (value.isNone() || selects_elements(op.handle.schema().arguments()[i])) continue;
     if (op.kinds[i] == ArgKind::kTensor) add(value.toTensor());
     if (op.kinds[i] == ArgKind::kScalar) add_number(value);
     if (op.kinds[i] == ArgKind::kTensorList || op.kinds[i] == ArgKind::kScalarList) {

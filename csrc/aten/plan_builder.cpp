@@ -18,6 +18,13 @@ namespace {
 using device::to_dtype;
 using graph::Slot;
 
+/// Operators whose kernels give an out tensor that they resize the strides of a new result, matrices column by column,
+/// while their meta kernels, in Python, make it contiguous.
+bool resizes_like_result(std::string_view row) {
+  constexpr std::string_view kOthers[] = {"geqrf", "ormqr", "triangular_solve", "cholesky_inverse"};
+  return row.starts_with("linalg_") || row.starts_with("_linalg_") || std::ranges::find(kOthers, row) != end(kOthers);
+}
+
 TensorType type_of(const at::Tensor& tensor) { return {to_dtype(tensor.scalar_type()), Dims(tensor.sizes())}; }
 
 class PlanBuilder {
@@ -93,9 +100,10 @@ class PlanBuilder {
       const at::Tensor& given = arguments_[op_.written[k]].toTensor();
       const at::Tensor& result = op_.functional == op_.handle ? meta_.written[k] : meta_.results[k];
       if (given.sizes() == result.sizes()) continue;
+      const Dims sizes(result.sizes());
+      if (resizes_like_result(op_.row->name)) return ResizeOut{k, sizes, Dims(result.strides())};
       // The out= form's own meta kernel has resized its twin.
       const at::Tensor& twin = meta_.written[k];
-      const Dims sizes(result.sizes());
       return ResizeOut{k, sizes, twin.sizes() == result.sizes() ? Dims(twin.strides()) : contiguous_strides(sizes)};
     }
     return std::nullopt;

@@ -2,7 +2,8 @@
 //
 // Every kind is separable and linear: along an axis, output o is a weighted sum of a few entries. Which entries
 // and which weights depends on sizes alone, so the table is made here, in the arithmetic of PyTorch's kernels,
-// and enters the program as short vectors. The gradient is the transposed table.
+// and enters the program as short vectors. The gradient is the transposed table. Images of uint8 are resized in
+// integers, as PyTorch's CPU kernels do it: the weights are fixed-point numbers, and each axis rounds to uint8.
 
 #include "lowering/interpolation.h"
 
@@ -263,9 +264,14 @@ std::pair<std::vector<int64_t>, std::vector<double>> column(const Table& table, 
   return result;
 }
 
+Value weights_of(Builder& builder, std::span<const double> weights, const TensorType& type) {
+  if (is_floating(type.dtype)) return builder.constant(weights, type);
+  return builder.constant(std::vector<int64_t>(weights.begin(), weights.end()), type);
+}
+
 Value weights_along(Value like, size_t axis, std::span<const double> weights) {
   const TensorType type{like.dtype(), {static_cast<int64_t>(weights.size())}};
-  return broadcast_in_dim(like.builder().constant(weights, type), like.dims(), {static_cast<int64_t>(axis)});
+  return broadcast_in_dim(weights_of(like.builder(), weights, type), like.dims(), {static_cast<int64_t>(axis)});
 }
 
 Value apply_unrolled(Value x, size_t axis, const Table& table) {
@@ -297,12 +303,57 @@ Value apply_gathered(Value x, size_t axis, const Table& table) {
   const Value parts = reshape(pick(x, axis, index), split);
   const TensorType type{x.dtype(), {static_cast<int64_t>(out), static_cast<int64_t>(taps)}};
   const auto first = static_cast<int64_t>(axis);
-  const Value scale = broadcast_in_dim(x.builder().constant(weight, type), split, {first, first + 1});
+  const Value scale = broadcast_in_dim(weights_of(x.builder(), weight, type), split, {first, first + 1});
   return reduce(multiply(parts, scale), Reducer::kAdd, {first + 1});
 }
 
 Value apply(Value x, size_t axis, const Table& table) {
   return table.longest() <= kUnrolledTaps ? apply_unrolled(x, axis, table) : apply_gathered(x, axis, table);
+}
+
+// ---- images of bytes
+
+/// The table with one weight for each entry of a row: what clamping sent to the same entry is added up.
+Table merged(Table table) {
+  for (size_t o = 0; o < table.index.size(); ++o) {
+    std::vector<int64_t> entries;
+    std::vector<double> weights;
+    for (size_t t = 0; t < table.index[o].size(); ++t) {
+      if (entries.empty() || entries.back() != table.index[o][t]) {
+        entries.push_back(table.index[o][t]);
+        weights.push_back(0);
+      }
+      weights.back() += table.weight[o][t];
+    }
+    table.index[o] = entries;
+    table.weight[o] = weights;
+  }
+  return table;
+}
+
+/// Makes the weights whole numbers of units of 2^-bits, which is returned: the most bits, up to 22, with which the
+/// largest weight fits 16 bits with a sign.
+int to_fixed_point(Table& table) {
+  double largest = 0;
+  for (const auto& row : table.weight) {
+    for (double w : row) largest = std::max(largest, w);
+  }
+  int bits = 0;
+  while (bits < 22 && static_cast<int64_t>(0.5 + largest * static_cast<double>(2 << bits)) < (1 << 15)) ++bits;
+  for (auto& row : table.weight) {
+    for (double& w : row) w = std::round(w * static_cast<double>(1 << bits));
+  }
+  return bits;
+}
+
+/// Images of bytes, as int32, along one axis.
+Value resized_bytes(Value x, size_t axis, Table table) {
+  table = merged(std::move(table));
+  const int bits = to_fixed_point(table);
+  Value sum = apply(x, axis, table);
+  sum = stablehlo::add(sum, full_like(sum, static_cast<double>(1 << (bits - 1))));
+  sum = shift_right_arithmetic(sum, full_like(sum, bits));
+  return clamp(scalar(x.builder(), int64_t{0}, DType::kS32), sum, scalar(x.builder(), int64_t{255}, DType::kS32));
 }
 
 bool has_align_corners(Kind kind) { return kind != Kind::kNearest && kind != Kind::kNearestExact; }
@@ -315,6 +366,16 @@ Resize resize_of(const OpCall& call, Kind kind, size_t first, size_t i, int64_t 
   return {size, out, flag && call.boolean(first), call.real_or(scale, 0)};
 }
 
+/// A batch of images of uint8: rows first, then columns. The weights are made in double and then rounded.
+Value upsampled_bytes(const OpCall& call, Kind kind) {
+  Value x = convert(call.tensor(0), DType::kS32);
+  for (size_t axis = 4; axis-- > 2;) {
+    const Resize r = resize_of(call, kind, 2, axis - 2, x.dim(axis), call.result_type().dims[axis]);
+    x = resized_bytes(x, axis, table_for(kind, r, DType::kF64));
+  }
+  return convert(x, DType::kU8);
+}
+
 /// self, output_size, [align_corners], scales.
 template <Kind kind>
 std::vector<Value> upsample(const OpCall& call) {
@@ -323,6 +384,7 @@ std::vector<Value> upsample(const OpCall& call) {
   if (type.numel() == 0) return {call.builder().constant(0.0, type)};
   const bool copies = !has_align_corners(kind);
   const DType dtype = copies ? type.dtype : compute_type(type.dtype);
+  if (type.dtype == DType::kU8 && !copies && input.rank() == 4) return {upsampled_bytes(call, kind)};
   if (!copies && !is_floating(dtype)) {
     throw Error(Code::kNotImplemented, std::string(call.name()) + ": integer images are only resized by nearest");
   }

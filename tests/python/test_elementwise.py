@@ -102,7 +102,8 @@ UNARY: dict[str, tuple[float, float]] = {
 }
 # Where the CPU's own kernel rounds at every step in half precision and is off by more than the tolerance.
 COARSE_IN_HALF = {"logit"}
-# PyTorch's double kernels of these are accurate to 1e-6 only (its coefficients are those of single precision).
+# PyTorch's double kernels of these are accurate to 1e-6 only (its coefficients are those of single precision); see
+# test_bessel_functions_in_double for ours.
 COARSE_IN_DOUBLE = {"special.bessel_j0", "special.bessel_j1", "special.bessel_y0", "special.bessel_y1"}
 
 
@@ -130,6 +131,23 @@ def test_unary(name: str, dtype: torch.dtype) -> None:
             assert_matches(function(to_device(x)), function(x.float()).to(dtype))
         else:
             check(function, x, **tolerance)
+
+
+def test_conjugates_in_place() -> None:
+    z = values((3, 4), torch.complex64)
+    check(lambda z: z.conj_physical_(), z)
+    check(lambda z: z.t()[1:].conj_physical_(), z)
+    check(lambda z: z.conj().conj_physical_(), z)
+    check(lambda x: x.conj_physical_(), z.real.contiguous())
+
+
+def test_bessel_functions_in_double() -> None:
+    """To the last digits, which the CPU's miss: J1 Y0 - J0 Y1 = 2 / (pi x), NIST's Digital Library of Mathematical
+    Functions, 10.5.2."""
+    x = torch.linspace(0.1, 60, 1000, dtype=torch.float64, device=DEVICE)
+    j0, j1 = torch.special.bessel_j0(x), torch.special.bessel_j1(x)
+    y0, y1 = torch.special.bessel_y0(x), torch.special.bessel_y1(x)
+    torch.testing.assert_close((j1 * y0 - j0 * y1) * x, torch.full_like(x, 2 / math.pi), rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize("name", [n for n in UNARY if "bessel" not in n])

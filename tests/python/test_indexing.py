@@ -24,6 +24,26 @@ def indices(limit: int, *sizes: int, dtype: torch.dtype = torch.int64) -> torch.
     return torch.randint(0, limit, sizes, dtype=dtype)
 
 
+@pytest.mark.parametrize("dtype", (torch.uint16, torch.uint32, torch.uint64))
+def test_wide_unsigned_integers(dtype: torch.dtype) -> None:
+    """They have no promotion with the int64 of indices, and need none."""
+    x, places = torch.tensor([[3, 1, 3], [40000, 2, 7]]).to(dtype), torch.tensor([1, 0, 1])
+    mask = torch.tensor([True, False, True])
+    check(lambda x, i: (x.index_select(0, i), x[i], x[:, i], F.embedding(i, x)), x, places)
+    check(lambda x, m: x[:, m], x, mask)
+    check(lambda x: torch.unique(x, return_inverse=True, return_counts=True), x)
+    check(lambda x: torch.unique(x, dim=1, return_inverse=True, return_counts=True), x)
+    check(lambda x: torch.unique_consecutive(x, return_counts=True), x)
+    # What the CPU has no kernels for.
+    assert_matches(x.to(DEVICE).take(places.to(DEVICE)), x.flatten()[places])
+    assert_matches(x.to(DEVICE).masked_select(mask.to(DEVICE)), x[:, mask].flatten())
+    assert_matches(
+        torch.where(mask.to(DEVICE), x.to(DEVICE), x[0].to(DEVICE)), torch.tensor([[3, 1, 3], [40000, 1, 7]]).to(dtype)
+    )
+    with pytest.raises(RuntimeError, match="Promotion for uint16, uint32, uint64"):
+        x.to(DEVICE) + places.to(DEVICE)
+
+
 # ---- along one dimension
 
 

@@ -112,3 +112,17 @@ def test_grid_edges() -> None:
     )
     with pytest.raises(RuntimeError):
         F.grid_sample(torch.randn(1, 1, 4, 4, device=DEVICE), torch.zeros(2, 3, 3, 2, device=DEVICE))
+
+
+@pytest.mark.parametrize("mode", ("bilinear", "bicubic"))
+@pytest.mark.parametrize("antialias", (False, True))
+@pytest.mark.parametrize("channels", (3, 5))
+def test_bytes(mode: str, antialias: bool, channels: int) -> None:
+    """Fixed-point weights and a rounding for each axis, as on the CPU: the same bytes."""
+    x = torch.randint(0, 256, (2, channels, 13, 9), dtype=torch.uint8)
+    check(lambda x: F.interpolate(x, scale_factor=1.7, mode=mode, antialias=antialias), x)
+    for size, align_corners in itertools.product(((5, 20), (31, 4), (13, 9)), (False, True)):
+        options = {"mode": mode, "antialias": antialias, "align_corners": align_corners}
+        check(lambda x, size=size, options=options: F.interpolate(x, size, **options), x)
+    y = x.to(memory_format=torch.channels_last)[:, :, ::2]
+    check(lambda x: F.interpolate(x, (20, 21), mode=mode, antialias=antialias), y)

@@ -113,11 +113,13 @@ def _through_out(name: str, schema: Any, outs: list[str]) -> Callable[..., Any] 
         candidate = getattr(packet, overload)
         # What both forms write, such as running statistics, the functional form writes itself.
         if [(a.name, str(a.type)) for a in candidate._schema.arguments] == inputs:
-            return _write_results(_own(candidate) or candidate, outs)
+            # PyTorch's kernels leave matrices column by column, and so an out tensor that they resize.
+            keep_strides = base.startswith(("linalg_", "_linalg_"))
+            return _write_results(_own(candidate) or candidate, outs, keep_strides)
     return None
 
 
-def _write_results(functional: Any, outs: list[str]) -> Callable[..., Any]:
+def _write_results(functional: Any, outs: list[str], keep_strides: bool) -> Callable[..., Any]:
     def out_form(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(name) for name in outs]
         results = functional(*args, **kwargs)
@@ -126,6 +128,8 @@ def _write_results(functional: Any, outs: list[str]) -> Callable[..., Any]:
         for target, result in zip(targets, results, strict=True):
             if target.shape != result.shape:
                 target.resize_(result.shape)
+                if keep_strides:
+                    target.as_strided_(result.shape, result.stride())
             target.copy_(result)
         return targets[0] if len(targets) == 1 else tuple(targets)
 

@@ -22,10 +22,11 @@ class DeadlinePassed(BaseException):
 
 @dataclasses.dataclass
 class Outcome:
-    """Of one check for one entry. Cases that are neither in `passed` nor in `failed` had nothing to compare."""
+    """Of one check for one entry, by the labels of its cases. Those in `refused` had nothing to compare."""
 
     passed: list[str] = dataclasses.field(default_factory=list)
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    refused: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def result(self) -> str:
@@ -148,7 +149,7 @@ def run(cases: Iterable[Case], outcome: Outcome) -> Outcome:
             case()
             outcome.passed.append(label)
         except compare.Refused:
-            pass
+            outcome.refused.append(label)
         except Exception as problem:
             outcome.failed[label] = f"{type(problem).__name__}: {problem}"
     return outcome

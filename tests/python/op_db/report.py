@@ -1,13 +1,14 @@
 """What the device does with each entry of the operator database, as JSON lines.
 
     python tests/python/op_db/report.py --check forward gradient error [--full | --samples N] [--only NAME ...] > FILE
+    python tests/python/op_db/report.py --table FILE ...
 
-One line an entry and check: {"entry", "check", "result", "passed", "failed", "cause", "seconds"}, where result is
-passed, failed (other numbers, other errors, or a missing operator), refused (nothing to compare: not differentiable, no
-such samples, or refused by the CPU as well), crashed, hung, or unfinished (cases followed each other until the
-deadline; those counted are right, the others were not reached); passed and failed count cases, and cause says for each
-that failed why. Entries run in child processes, each guarded by the deadline, so that one that aborts costs its own
-line only.
+One line an entry and check: {"entry", "check", "result", "passed", "failed", "refused", "dtypes", "cause", "seconds"},
+where result is passed, failed (other numbers, other errors, or a missing operator), refused (nothing to compare: not
+differentiable, no such samples, or refused by the CPU as well), crashed, hung, or unfinished (cases followed each other
+until the deadline; those counted are right, the others were not reached); passed, failed and refused count cases, which
+dtypes counts for each dtype, and cause says for each that failed why. Entries run in child processes, each guarded by
+the deadline, so that one that aborts costs its own line only. --table adds lines up (table.py).
 """
 
 from __future__ import annotations
@@ -64,9 +65,14 @@ def work(check: str, deadline: int, samples: int | None) -> None:
 
 
 def summary(outcome: Any) -> dict[str, Any]:
-    """What a line says about an outcome: counts, and where it failed."""
+    """What a line says about an outcome: counts, of every dtype too, and where it failed."""
     causes = {label: cause[:600] for label, cause in outcome.failed.items()}
-    return {"result": outcome.result, "passed": len(outcome.passed), "failed": len(causes), "cause": causes}
+    dtypes: dict[str, list[int]] = {}
+    for place, labels in enumerate((outcome.passed, outcome.failed, outcome.refused)):
+        for label in labels:
+            dtypes.setdefault(label.split()[0], [0, 0, 0])[place] += 1
+    counts = {"passed": len(outcome.passed), "failed": len(causes), "refused": len(outcome.refused)}
+    return {"result": outcome.result, **counts, "dtypes": dtypes, "cause": causes}
 
 
 class Child:
@@ -140,12 +146,20 @@ def main() -> None:
     parser.add_argument("--full", dest="samples", action="store_const", const=0, help="all samples of every dtype")
     parser.add_argument("--shard", default="0/1", help="I/N: every N-th entry, from the I-th")
     parser.add_argument("--deadline", type=int, default=60, help="seconds for one entry")
+    parser.add_argument(
+        "--table", nargs="+", metavar="FILE", help="print what the lines of files add up to, and no more"
+    )
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         work(options.work, options.deadline, options.samples)
         return
     sys.path.insert(0, str(HERE))
+    if options.table:
+        import table
+
+        print(table.markdown(table.read(options.table)))
+        return
     from entries import ENTRIES
 
     counts: dict[tuple[str, str], int] = {}

@@ -7,6 +7,7 @@ import os
 
 import known
 import pytest
+import table
 from cases import CHECKS, run_entry
 from entries import ENTRIES, FULL, QUICK
 
@@ -31,3 +32,17 @@ def test_table_of_known_failures_names_entries() -> None:
     for line in known.KNOWN:
         assert set(line.entries.split()) <= set(ENTRIES)
         assert set(line.checks) <= set(CHECKS)
+
+
+def test_table_of_a_report_adds_up_cases() -> None:
+    def line(entry: str, result: str, **dtypes: list[int]) -> dict[str, object]:
+        totals = dict(zip(table.RESULTS, (sum(column) for column in zip(*dtypes.values(), strict=True)), strict=False))
+        return {"check": "forward", "entry": entry, "result": result, "dtypes": dtypes, **totals}
+
+    lines = [
+        line("add", "passed", float32=[3, 0, 1], bfloat16=[2, 0, 0], bool=[1, 0, 0]),
+        line("sort", "failed", float64=[4, 1, 0], float16=[0, 5, 0]),
+        {"check": "forward", "entry": "eig", "result": "crashed"},
+    ]
+    last = table.markdown(lines).splitlines()[-1]
+    assert last == "| forward | 1 | 2 | 0 | 0 | 10 / 6 / 1 | 7 / 1 / 1 | 2 / 5 / 0 | - | - | 1 / 0 / 0 |"
