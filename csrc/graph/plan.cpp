@@ -5,6 +5,7 @@
 #include <bit>
 #include <limits>
 
+#include "graph/control_flow.h"
 #include "graph/program.h"
 #include "lowering/helpers.h"
 
@@ -151,6 +152,7 @@ Value make_output(const OutputTemplate& output, Value result, hlo::Builder& buil
 
 LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy) {
   if (plan.body != nullptr) return lower_body(*plan.body, builder, values, policy);
+  if (plan.control_flow != nullptr) return lower_control_flow(plan, builder, values, policy);
   builder.set_dot_precision(plan.dot_precision);
   std::vector<lowering::Arg> args;
   const ArgumentBuilder make_argument(builder, values, policy);

@@ -156,6 +156,7 @@ std::string Builder::region(std::span<const TensorType> arguments, const Region&
   // The bodies of reductions may not refer to outer constants, so each block keeps its own.
   std::string outer_body;
   std::unordered_map<std::string, Value> outer_constants;
+  const std::string outer_location = location_;
   outer_body.swap(body_);
   outer_constants.swap(constants_);
   ++depth_;
@@ -171,6 +172,7 @@ std::string Builder::region(std::span<const TensorType> arguments, const Region&
   line(last);
 
   --depth_;
+  location_ = outer_location;
   outer_body.swap(body_);
   outer_constants.swap(constants_);
   const std::string indent(static_cast<size_t>(depth_ + 2) * 2, ' ');

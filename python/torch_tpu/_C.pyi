@@ -258,6 +258,32 @@ class GraphCapture:
     def blocked(self) -> str:
         """Why something that was called could not be captured; empty while all could."""
 
+def branch(
+    predicate: torch.Tensor, on_true: CapturedCall, on_false: CapturedCall, operands: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """One node: the results of `on_true` where `predicate` (0-d bool) holds, else those of `on_false`, which are alike.
+
+    These calls (csrc/compile/control_flow.h) take captured functions that write to no argument, make all of their
+    results, dense and in memory of their own, and draw no random numbers, unless in a scan."""
+
+def while_loop(
+    condition: CapturedCall, body: CapturedCall, carried: list[torch.Tensor], others: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """One node: what `body` has made of the carried tensors when `condition` of them, a 0-d bool, is false."""
+
+def scan(
+    name: str,
+    body: CapturedCall,
+    carried: list[torch.Tensor],
+    sliced: list[torch.Tensor],
+    others: list[torch.Tensor],
+) -> list[torch.Tensor]:
+    """One node: `body` for each slice of `sliced` along dim 0. It takes and gives the carried tensors first; the others
+    of its results, one for each slice, are along dim 0 of the results."""
+
+def refuse_capture(reason: str) -> None:
+    """RuntimeError where this thread captures: what was called cannot be captured."""
+
 # -- captures of tensors where they lie, see csrc/graph/slot_capture.h -------------------------------------------------
 
 def capturing() -> str | None:

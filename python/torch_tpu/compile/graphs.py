@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_tpu import _C
+from torch_tpu.compile import control_flow
 
 _log = logging.getLogger("torch_tpu.compile")
 
@@ -146,3 +147,6 @@ def _caller_at(file: str, line: int) -> Callable[..., Any]:
 def _devices_of(graph: torch.fx.GraphModule) -> set[torch.device]:
     values = (node.meta.get("val") for node in graph.graph.nodes)
     return {value.device for value in values if isinstance(value, torch.Tensor)}
+
+
+control_flow.register(_run)
