@@ -139,6 +139,9 @@ def clear_compile_cache(disk: bool) -> None:
 def cache_dir() -> str:
     """Folder of the disk cache, "" when it is off. Does not start the client."""
 
+def cache_entries() -> list[str]:
+    """Names of the entries of the disk cache that this process read or wrote, without the ending of their files."""
+
 def debug_level() -> int: ...
 def set_debug_level(level: int) -> None:
     """0 to 5, see docs/environment.md."""

@@ -8,7 +8,7 @@ import random
 import signal
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_tpu.compile.graphs import CompiledGraph
@@ -57,8 +57,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[CompiledGraph]:
     made: list[CompiledGraph] = []
     initialise = CompiledGraph.__init__
 
-    def note(self: CompiledGraph, graph: torch.fx.GraphModule) -> None:
-        initialise(self, graph)
+    def note(self: CompiledGraph, *args: Any) -> None:
+        initialise(self, *args)
         made.append(self)
 
     monkeypatch.setattr(CompiledGraph, "__init__", note)
