@@ -7,6 +7,7 @@
 #include <bit>
 #include <unordered_map>
 
+#include "aten/changing_sizes.h"
 #include "base/hash.h"
 #include "device/dtypes.h"
 #include "device/storage.h"
@@ -19,13 +20,15 @@ enum Tag : uint64_t { kNone = 1, kTensor, kNumber, kList, kWord, kText, kBounds 
 
 uint64_t tagged(Tag tag, uint64_t payload) { return static_cast<uint64_t>(tag) << 56 | payload; }
 
-// What else changes metadata or code: the default dtype, determinism, and for products (the rows marked
-// heavy) float32 matmul precision, which takes PyTorch a table lookup.
+// What else changes metadata or code: the default dtype, determinism, whether sizes may change, and for products (the
+// rows marked heavy) float32 matmul precision, which takes PyTorch a table lookup.
 uint64_t state_word(bool heavy) {
   const at::Context& context = at::globalContext();
   const auto dtype = static_cast<uint64_t>(c10::get_default_dtype_as_scalartype());
   const auto precision = heavy ? static_cast<uint64_t>(context.float32MatmulPrecision()) : uint64_t{0};
-  return tagged(kWord, dtype | precision << 8 | uint64_t{context.deterministicAlgorithms()} << 16);
+  const bool fixed_sizes = bounded_sizes() == BoundedSizes::kOff;
+  return tagged(
+      kWord, dtype | precision << 8 | uint64_t{context.deterministicAlgorithms()} << 16 | uint64_t{fixed_sizes} << 17);
 }
 
 class Parser {

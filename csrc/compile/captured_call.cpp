@@ -203,6 +203,10 @@ at::Tensor CapturedCall::dense_copy(const Argument& wanted, const at::Tensor& gi
   return copied(copied(given, nullptr), std::make_unique<const Bounds>(*wanted.bounds));
 }
 
+at::Tensor CapturedCall::fitting(const Argument& wanted, const at::Tensor& given) const {
+  return is_as_wanted(wanted, given, *device::slot_of(given).load()) ? given : dense_copy(wanted, given);
+}
+
 at::Tensor CapturedCall::view(const Result& result, const at::Tensor& base) const {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()),
                                                                c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
@@ -219,13 +223,8 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
   std::vector<ValueRef> values;
   for (size_t i = 0; i < arguments.size(); ++i) {
     check(i, arguments[i]);
-    const Argument& wanted = arguments_[i];
-    ValueRef value = device::slot_of(arguments[i]).load();
-    if (!is_as_wanted(wanted, arguments[i], *value)) {
-      arguments[i] = dense_copy(wanted, arguments[i]);
-      value = device::slot_of(arguments[i]).load();
-    }
-    values.push_back(std::move(value));
+    arguments[i] = fitting(arguments_[i], arguments[i]);
+    values.push_back(device::slot_of(arguments[i]).load());
   }
 
   const graph::Plan& plan = graph_->plan;

@@ -39,6 +39,7 @@ class CapturedCall {
   std::vector<int64_t> written() const;
 
  private:
+  friend class ControlFlowCall;
   friend class GraphCapture;
   friend std::shared_ptr<const CapturedCall> load_program(LoadedForm form, c10::DeviceIndex device);
 
@@ -61,6 +62,8 @@ class CapturedCall {
 
   bool is_as_wanted(const Argument& wanted, const at::Tensor& given, const runtime::Value& value) const;
   at::Tensor dense_copy(const Argument& wanted, const at::Tensor& given) const;
+  /// `given`, or a copy of it that is stored as wanted.
+  at::Tensor fitting(const Argument& wanted, const at::Tensor& given) const;
   void check(size_t number, const at::Tensor& given) const;
   at::Tensor view(const Result& result, const at::Tensor& base) const;
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <limits>
 
+#include "graph/control_flow.h"
 #include "graph/program.h"
 #include "lowering/helpers.h"
 
@@ -166,6 +167,7 @@ void keep_whole(const Plan& plan, std::vector<Value>& results) {
 LoweredNode lower(const Plan& plan, hlo::Builder& builder, const NodeValues& values, const LayoutPolicy& policy,
                   bool alone) {
   if (plan.body != nullptr) return lower_body(*plan.body, builder, values, policy);
+  if (plan.control_flow != nullptr) return lower_control_flow(plan, builder, values, policy);
   builder.set_dot_precision(plan.dot_precision);
   std::vector<lowering::Arg> args;
   const ArgumentBuilder make_argument(builder, values, policy);

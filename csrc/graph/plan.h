@@ -78,6 +78,7 @@ struct OutputTemplate {
 };
 
 struct CapturedBody;
+struct ControlFlow;
 
 struct Plan {
   uint64_t id = 0;
@@ -95,6 +96,8 @@ struct Plan {
   std::vector<OutputTemplate> outputs;
   /// Set for a captured graph (capture.h), which has no row: the nodes that make the outputs.
   std::shared_ptr<const CapturedBody> body;
+  /// Set for an operator whose parts are captured graphs (control_flow.h); it has no row either.
+  std::shared_ptr<const ControlFlow> control_flow;
 };
 
 /// How programs are laid out for one kind of plugin.

@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "graph/capture.h"
+#include "graph/control_flow.h"
 #include "stablehlo/neuron_limits.h"
 #include "stablehlo/ops.h"
 
@@ -87,6 +88,12 @@ void append_rows(std::string& rows, const Recording& recording) {
   for (const NodeRecord& node : recording.nodes) {
     if (node.plan->body != nullptr) {
       append_rows(rows, node.plan->body->recording);
+      continue;
+    }
+    if (node.plan->control_flow != nullptr) {
+      for (const ControlFlow::Part& part : node.plan->control_flow->parts) {
+        append_rows(rows, part.graph->plan.body->recording);
+      }
       continue;
     }
     if (!rows.empty()) rows += ' ';

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "compile/captured_call.h"
+#include "compile/control_flow.h"
 #include "compile/loaded_program.h"
 #include "compile/slot_graph.h"
 
@@ -141,6 +142,27 @@ void bind_capture(py::module_& m) {
       .def_property_readonly("random_blocks", &compile::CapturedCall::random_blocks)
       .def_property_readonly("results", &compile::CapturedCall::results)
       .def_property_readonly("written", &compile::CapturedCall::written);
+  // Lists of tensors come as vectors, which outlive the call.
+  using Tensors = std::vector<at::Tensor>;
+  using Part = std::shared_ptr<compile::CapturedCall>;
+  m.def(
+      "branch",
+      [](const at::Tensor& predicate, const Part& on_true, const Part& on_false, const Tensors& operands) {
+        return compile::branch(predicate, on_true, on_false, operands);
+      },
+      py::arg("predicate"), py::arg("on_true"), py::arg("on_false"), py::arg("operands"), NoGil());
+  m.def(
+      "while_loop",
+      [](const Part& condition, const Part& body, const Tensors& carried, const Tensors& others) {
+        return compile::while_loop(condition, body, carried, others);
+      },
+      py::arg("condition"), py::arg("body"), py::arg("carried"), py::arg("others"), NoGil());
+  m.def(
+      "scan",
+      [](const std::string& name, const Part& body, const Tensors& carried, const Tensors& sliced,
+         const Tensors& others) { return compile::scan(name, body, carried, sliced, others); },
+      py::arg("name"), py::arg("body"), py::arg("carried"), py::arg("sliced"), py::arg("others"), NoGil());
+  m.def("refuse_capture", &compile::refuse_capture, py::arg("reason"), NoGil());
   m.def("load_program", &load_program, py::arg("name"), py::arg("text"), py::arg("parameters"), py::arg("results"),
         py::arg("written"), py::arg("random_blocks"), py::arg("checks"), py::arg("device"), NoGil());
 }

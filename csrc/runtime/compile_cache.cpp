@@ -155,12 +155,14 @@ void CompileCache::build(const ProgramHandle& program, const CompileRequest& req
   const auto start = std::chrono::steady_clock::now();
   CompileEvent event{request.label, request.location, request.reason, "compiled", 0};
   const std::string key = environment_key_ + "\n" + request.text;
+  bool on_disk = false;
   try {
     if (log::enabled(4)) log::line(request.text);
     if (auto payload = disk_.load(key)) {
       try {
         program->executable_ = client_.deserialize(*payload);
         event.source = "disk";
+        on_disk = true;
       } catch (const Error&) {
         // An entry that this plugin cannot load is a miss; storing the new one replaces it.
       }
@@ -170,6 +172,7 @@ void CompileCache::build(const ProgramHandle& program, const CompileRequest& req
       if (disk_.enabled()) {
         try {
           disk_.store(key, program->executable_->serialize());
+          on_disk = true;
         } catch (const Error&) {
           // Some plugins cannot serialise some programs: they are then compiled in each process.
         }
@@ -187,6 +190,7 @@ void CompileCache::build(const ProgramHandle& program, const CompileRequest& req
   }
   {
     std::lock_guard lock(mutex_);
+    if (on_disk) disk_entries_.insert(DiskCache::name_of(key));
     if (program->error_ != nullptr) {
       ++stats_.failed;
     } else if (event.source == "disk") {
@@ -208,6 +212,11 @@ CompileStats CompileCache::stats() const {
   CompileStats result = stats_;
   for (const auto& [hash, program] : programs_) result.programs += program.expired() ? 0 : 1;
   return result;
+}
+
+std::vector<std::string> CompileCache::disk_entries() const {
+  std::lock_guard lock(mutex_);
+  return {disk_entries_.begin(), disk_entries_.end()};
 }
 
 void CompileCache::reset_stats() {

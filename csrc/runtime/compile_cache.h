@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -89,6 +90,8 @@ class CompileCache {
   /// True while a compile runs or waits for a thread.
   bool busy() const { return workers_.busy(); }
   const std::string& directory() const { return disk_.directory(); }
+  /// Names of the entries on disk that this process read or wrote, sorted (disk_cache.h).
+  std::vector<std::string> disk_entries() const;
 
  private:
   void build(const ProgramHandle& program, const CompileRequest& request);
@@ -103,6 +106,7 @@ class CompileCache {
   std::unordered_multimap<uint64_t, std::weak_ptr<CompiledProgram>> programs_;
   size_t sweep_at_ = 256;  // dead entries are dropped when the map reaches this size
   CompileStats stats_;
+  std::set<std::string> disk_entries_;
 };
 
 }  // namespace tpu::runtime

@@ -34,9 +34,9 @@ Fingerprint checksum(const std::string& key, const std::string& payload) {
 DiskCache::DiskCache(std::string directory, int64_t limit_bytes)
     : directory_(std::move(directory)), limit_bytes_(limit_bytes) {}
 
-std::string DiskCache::path_of(const std::string& key) const {
-  return directory_ + "/" + to_hex(fingerprint(key)) + ".exe";
-}
+std::string DiskCache::name_of(const std::string& key) { return to_hex(fingerprint(key)); }
+
+std::string DiskCache::path_of(const std::string& key) const { return directory_ + "/" + name_of(key) + ".exe"; }
 
 std::optional<std::string> DiskCache::load(const std::string& key) const {
   if (!enabled()) return std::nullopt;

@@ -21,6 +21,8 @@ class DiskCache {
 
   bool enabled() const { return !directory_.empty(); }
   const std::string& directory() const { return directory_; }
+  /// Of an entry's file, without the folder and the ending.
+  static std::string name_of(const std::string& key);
   std::optional<std::string> load(const std::string& key) const;
   /// Best effort: failures leave the cache as it was.
   void store(const std::string& key, const std::string& payload);

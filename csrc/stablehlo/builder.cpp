@@ -172,6 +172,7 @@ std::string Builder::region(std::span<const TensorType> arguments, const Region&
   // The bodies of reductions may not refer to outer values, so each block knows its own operations only.
   std::string outer_body;
   std::unordered_map<std::string, Value> outer_known;
+  const std::string outer_location = location_;
   outer_body.swap(body_);
   outer_known.swap(known_);
   ++depth_;
@@ -187,6 +188,7 @@ std::string Builder::region(std::span<const TensorType> arguments, const Region&
   line(last);
 
   --depth_;
+  location_ = outer_location;
   outer_body.swap(body_);
   outer_known.swap(known_);
   const std::string indent(static_cast<size_t>(depth_ + 2) * 2, ' ');

@@ -139,6 +139,9 @@ def clear_compile_cache(disk: bool) -> None:
 def cache_dir() -> str:
     """Folder of the disk cache, "" when it is off. Does not start the client."""
 
+def cache_entries() -> list[str]:
+    """Names of the entries of the disk cache that this process read or wrote, without the ending of their files."""
+
 def debug_level() -> int: ...
 def set_debug_level(level: int) -> None:
     """0 to 5, see docs/environment.md."""
@@ -258,6 +261,32 @@ class GraphCapture:
     def blocked(self) -> str:
         """Why something that was called could not be captured; empty while all could."""
 
+def branch(
+    predicate: torch.Tensor, on_true: CapturedCall, on_false: CapturedCall, operands: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """One node: the results of `on_true` where `predicate` (0-d bool) holds, else those of `on_false`, which are alike.
+
+    These calls (csrc/compile/control_flow.h) take captured functions that write to no argument, make all of their
+    results, dense and in memory of their own, and draw no random numbers, unless in a scan."""
+
+def while_loop(
+    condition: CapturedCall, body: CapturedCall, carried: list[torch.Tensor], others: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """One node: what `body` has made of the carried tensors when `condition` of them, a 0-d bool, is false."""
+
+def scan(
+    name: str,
+    body: CapturedCall,
+    carried: list[torch.Tensor],
+    sliced: list[torch.Tensor],
+    others: list[torch.Tensor],
+) -> list[torch.Tensor]:
+    """One node: `body` for each slice of `sliced` along dim 0. It takes and gives the carried tensors first; the others
+    of its results, one for each slice, are along dim 0 of the results."""
+
+def refuse_capture(reason: str) -> None:
+    """RuntimeError where this thread captures: what was called cannot be captured."""
+
 # -- captures of tensors where they lie, see csrc/graph/slot_capture.h -------------------------------------------------
 
 def capturing() -> str | None:
@@ -271,8 +300,9 @@ class StepCapture:
     def __init__(self, device: int, origin: int) -> None:
         """`origin`: a number for what is captured, the same in each capture of it, or 0."""
 
-    def launch(self) -> None:
-        """Ends the capture and launches it as one program."""
+    def launch(self, lasting: Sequence[torch.Tensor]) -> None:
+        """Ends the capture and launches it as one program. `lasting`: tensors that it made, and that the next capture of
+        the same step will find and write again."""
 
     def text(self, locations: bool = False) -> str:
         """The program that was launched, as StableHLO; "" where there was nothing to do."""

@@ -116,6 +116,7 @@ def _register(name: str, engine: ModuleType) -> None:
     lazy.after_import("torch._subclasses.fake_impls", _register_fake_implementations)
     lazy.after_import("torch.optim.optimizer", _check_captured_optimizers)
     lazy.after_import("torch.nn.attention.flex_attention", _allow_flex_attention)
+    lazy.after_import("torch.compiler._cache", _carry_programs)
 
 
 def _register_default_backend(module: ModuleType) -> None:
@@ -144,5 +145,11 @@ def _register_dynamo_interface(module: ModuleType) -> None:
 
 def _allow_flex_attention(module: ModuleType) -> None:
     from torch_tpu._internal.flex_attention import register
+
+    register(module)
+
+
+def _carry_programs(module: ModuleType) -> None:
+    from torch_tpu._internal.cache_artifacts import register
 
     register(module)

@@ -8,6 +8,10 @@ import random
 import signal
 import zlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_tpu.compile.graphs import CompiledGraph
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -43,6 +47,22 @@ def sizes_of_samples(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with torch_tpu.bounded_sizes("off"):
         yield
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[CompiledGraph]:
+    """The graphs that torch.compile hands to the device in the test."""
+    from torch_tpu.compile.graphs import CompiledGraph
+
+    made: list[CompiledGraph] = []
+    initialise = CompiledGraph.__init__
+
+    def note(self: CompiledGraph, *args: Any) -> None:
+        initialise(self, *args)
+        made.append(self)
+
+    monkeypatch.setattr(CompiledGraph, "__init__", note)
+    return made
 
 
 def pytest_report_header() -> list[str]:

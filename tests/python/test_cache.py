@@ -285,3 +285,54 @@ def test_programs_in_memory_are_bounded(tmp_path: pathlib.Path) -> None:
     compiled, most = map(int, done.stdout.split())
     # A quarter of a megabyte each, and a few more that wait to be freed.
     assert compiled > 60 and most <= 16 + 16
+
+
+def test_saved_artifacts_carry_programs(tmp_path: pathlib.Path) -> None:
+    """torch.compiler.save_cache_artifacts of one process, load_cache_artifacts of another whose cache is empty."""
+    work = """
+        import pathlib, sys, torch, torch_tpu
+        torch.tpu.set_eager_mode("strict")
+        saved = pathlib.Path(sys.argv[1])
+        if saved.exists():
+            info = torch.compiler.load_cache_artifacts(saved.read_bytes())
+            assert len(info.tpu_artifacts) >= 3
+        x = torch.arange(12.0, device="tpu").view(3, 4).requires_grad_()
+        y = torch.compile(lambda x: torch.tanh(x @ x.t()).softmax(-1) + x.sum(), backend="tpu", fullgraph=True)(x)
+        y.sum().backward()
+        assert x.grad.shape == (3, 4) and abs(y.sum().item() - (3 + 9 * 66)) < 1e-2
+        stats = torch_tpu.compile_stats()
+        if not saved.exists():
+            written, info = torch.compiler.save_cache_artifacts()
+            assert len(info.tpu_artifacts) == stats["compiles"] >= 3
+            saved.write_bytes(written)
+        print(int(stats["compiles"]), int(stats["disk_hits"]))
+        """
+    counts = []
+    for folder in ("first", "second"):
+        done = run_python(work, arguments=(str(tmp_path / "saved"),), TORCH_TPU_CACHE_DIR=str(tmp_path / folder))
+        counts.append(tuple(int(n) for n in done.stdout.split()[-2:]))
+    (compiled, found), second = counts
+    assert compiled >= 3 and found == 0
+    assert second == (0, compiled)
+
+
+def test_a_saved_artifact_is_verified(filled: tuple[pathlib.Path, int], tmp_path: pathlib.Path) -> None:
+    """A damaged one is compiled again, and none is written outside the cache."""
+    directory, compiled = filled
+    load = """
+        import pathlib, sys, torch
+        from torch.compiler._cache import CacheArtifactFactory
+        for number, path in enumerate(sorted(pathlib.Path(sys.argv[1]).glob("*.exe"))):
+            content = path.read_bytes()
+            damaged = content[:-1] + bytes([content[-1] ^ 1]) if number == 0 else content
+            CacheArtifactFactory.create("tpu", path.stem, damaged).populate_cache()
+        try:
+            CacheArtifactFactory.create("tpu", "../" + "0" * 32, content).populate_cache()
+        except ValueError as error:
+            assert "../" in str(error)
+        else:
+            raise AssertionError("written elsewhere")
+        """
+    run_python(load, arguments=(str(directory),), TORCH_TPU_CACHE_DIR=str(tmp_path / "loaded"))
+    assert len(entries(tmp_path / "loaded")) == compiled
+    assert run(tmp_path / "loaded") == (1, compiled - 1)

@@ -366,12 +366,97 @@ def test_default_backend() -> None:
     )
 
 
-def test_unknown_options() -> None:
+def test_options() -> None:
     x = torch.ones(2, device=DEVICE)
-    for bad in ({"mode": "fastest"}, {"options": {"no_such_option": 1}}):
-        with pytest.raises(Exception, match=r"fastest|no_such_option"):
+    assert set(torch_tpu.compile.list_options()) == {"bounded_sizes", "one_program", "recompute"}
+    for bad, message in (
+        ({"mode": "fastest"}, "unknown mode 'fastest'"),
+        ({"options": {"no_such_option": 1}}, "unexpected option 'no_such_option' .* known are one_program, recompute"),
+        ({"options": {"recompute": "no"}}, "'recompute' of backend 'tpu' is a bool, got 'no'"),
+    ):
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=message):
             torch.compile(lambda t: t + 1, backend="tpu", **bad)(x)
-    assert torch.compile(lambda t: t + 1, backend="tpu", mode="max-autotune")(x).tolist() == [2, 2]
+    for mode in ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"):
+        assert torch.compile(lambda t: t + 1, backend="tpu", mode=mode)(x).tolist() == [2, 2]
+
+
+def test_option_one_program() -> None:
+    def positive(x: Tensor) -> Tensor:
+        return x[x > 0] + 1
+
+    x = torch.tensor([1.0, -1.0], device=DEVICE)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        assert compiled(positive, fullgraph=True)(x).tolist() == [2]
+        torch._dynamo.reset()
+        strict = compiled(positive, fullgraph=True, options={"one_program": True})
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"does not become one program: .*value"):
+                strict(x)
+    assert compiled(lambda x: x + 1, options={"one_program": True})(x).tolist() == [2, 0]
+
+
+def test_option_recompute(graphs: list[Any]) -> None:
+    """With it the backward pass is given the arguments only, and does the forward pass's cheap operators again."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return ((x + y).sin() * x.cos()).exp()
+
+    saved = {}
+    for recompute in (True, False):
+        torch._dynamo.reset()
+        graphs.clear()
+        cpu = [torch.randn(5, requires_grad=True) for _ in range(2)]
+        device = to_device(cpu)
+        got = torch.autograd.grad(compiled(function, options={"recompute": recompute})(*device).sum(), device)
+        assert_matches(got, torch.autograd.grad(function(*cpu).sum(), cpu))
+        saved[recompute] = sum(node.op == "placeholder" for node in graphs[1]._graph.graph.nodes)
+    assert saved[True] < saved[False]
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_option_bounded_sizes(bounded: bool, graphs: list[Any]) -> None:
+    """Without them another size is another program."""
+    with torch_tpu.bounded_sizes("auto"):
+        function = compiled(lambda x: (x * 2 + 1).sin(), dynamic=True, options={"bounded_sizes": bounded})
+        for size in (33, 34):
+            x = torch.randn(size)
+            assert_matches(function(x.to(DEVICE)), (x * 2 + 1).sin())
+    (graph,) = graphs
+    assert len(graph._programs) == 2
+    assert len({program._call.text("cpu") for program in graph._programs.values()}) == (1 if bounded else 2)
+
+
+@pytest.mark.parametrize("enable", ["config", "context"])
+def test_compiled_autograd(enable: str, graphs: list[Any]) -> None:
+    """The whole backward pass, hooks and accumulation included, is a graph of its own."""
+    cpu, x = models()["mlp"]
+    device = copy.deepcopy(cpu).to(DEVICE)
+    seen: list[float] = []
+    for model in (cpu, device):
+        model[0].weight.register_hook(lambda gradient: gradient * 2)
+        model[3].weight.register_post_accumulate_grad_hook(lambda weight: seen.append(float(weight.grad.abs().sum())))
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        loss = model(x).square().mean()
+        loss.backward()
+
+    for _ in range(2):
+        step(cpu, x)
+    torch._dynamo.reset()
+    on_device = compiled(device)
+    if enable == "config":
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            train = compiled(step)
+            for _ in range(2):
+                train(device, x.to(DEVICE))
+    else:
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="tpu")):
+            for _ in range(2):
+                step(on_device, x.to(DEVICE))
+    assert_matches([p.grad for p in device.parameters()], [p.grad for p in cpu.parameters()])
+    assert len(seen) == 4 and seen[2:] == pytest.approx(seen[:2], rel=1e-5)
+    assert graphs
 
 
 def test_what_a_capture_leaves_behind_cannot_be_read() -> None:

@@ -3,7 +3,7 @@ PyTorch's database of them, with gradients where it has them, and attention with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ NO_GRADIENT = {
     "invoke_quant": "AOTAutograd cannot divide the graph, on the CPU neither",
 }
 # Which way a branch or loop goes is known on the host only.
-NEED_A_VALUE = ("cond", "while_loop", "while_loop_stack_output")
+NEED_A_VALUE = ("while_loop_stack_output",)
 DTYPES = (torch.float32, torch.int64)
 
 
@@ -41,20 +41,6 @@ def dtypes_of(op: OpInfo) -> tuple[torch.dtype, ...]:
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> None:
     torch._dynamo.reset()
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CompiledGraph]]:
-    """The graphs that are compiled in the test."""
-    made: list[CompiledGraph] = []
-    initialise = CompiledGraph.__init__
-
-    def note(self: CompiledGraph, graph: torch.fx.GraphModule) -> None:
-        initialise(self, graph)
-        made.append(self)
-
-    monkeypatch.setattr(CompiledGraph, "__init__", note)
-    yield made
 
 
 def copies(tree: Any, device: str) -> Any:

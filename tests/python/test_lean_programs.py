@@ -113,7 +113,7 @@ def test_everything_is_used(dtype: torch.dtype) -> None:
 def test_no_move_undoes_or_extends_another(dtype: torch.dtype) -> None:
     text = program_of(training(blocks(2, dtype)))
     maker = {result: (name, line) for result, name, line in operations(text)}
-    chains = collections.Counter()
+    chains: collections.Counter[str] = collections.Counter()
     for name, line in maker.values():
         before, said = maker.get(re.findall(r"%\d+", line)[0] if "%" in line else "", ("", ""))
         if name == before and name in MOVES:

@@ -7,6 +7,7 @@ graph's forward pass, one for its backward pass. :func:`step` makes one program 
 from __future__ import annotations
 
 from torch_tpu.compile.backend import backend
+from torch_tpu.compile.options import list_options
 from torch_tpu.compile.step import step
 
-__all__ = ["backend", "step"]
+__all__ = ["backend", "list_options", "step"]

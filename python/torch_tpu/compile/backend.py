@@ -6,6 +6,7 @@ Dynamo traces Python into a graph, AOTAutograd makes forward and backward graphs
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_tpu.compile.graphs import CompiledGraph
+from torch_tpu.compile.options import Options
 
 # What inductor's modes ask for (measuring kernels, CUDA graphs) is moot: a graph is one program already.
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -31,33 +33,34 @@ def backend(
         graph: what dynamo traced, in torch operators.
         inputs: fake tensors and symbolic integers that stand for its arguments.
         mode: one of inductor's names; all mean the same here.
-        options: none exist yet.
+        options: see :class:`torch_tpu.compile.options.Options`.
 
     Raises:
-        ValueError: for an unknown mode or option.
+        ValueError: for an unknown mode.
+        RuntimeError: for an unknown option.
     """
     if mode is not None and mode not in _MODES:
         raise ValueError(f"unknown mode {mode!r} for backend 'tpu'; known are {', '.join(_MODES)}")
-    if options:
-        raise ValueError(f"backend 'tpu' has no options, got {', '.join(sorted(options))}")
+    chosen = Options.of(options)
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
+    compile_graph = functools.partial(_compile_graph, options=chosen)
     compiler = aot_autograd(
-        fw_compiler=_compile_graph,
-        bw_compiler=_compile_graph,
-        inference_compiler=_compile_graph,
-        partition_fn=min_cut_rematerialization_partition,
+        fw_compiler=compile_graph,
+        bw_compiler=compile_graph,
+        inference_compiler=compile_graph,
+        partition_fn=min_cut_rematerialization_partition if chosen.recompute else default_partition,
         keep_inference_input_mutations=True,
     )
     compiled: Callable[..., Any] = compiler(graph, inputs)
     return compiled
 
 
-def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
     from torch._functorch._aot_autograd.utils import make_boxed_func
 
-    boxed: Callable[..., Any] = make_boxed_func(CompiledGraph(graph))
+    boxed: Callable[..., Any] = make_boxed_func(CompiledGraph(graph, options))
     return boxed
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from torch_tpu import _C
+from torch_tpu.compile import control_flow
+from torch_tpu.compile.options import Options
 
 _log = logging.getLogger("torch_tpu.compile")
 
@@ -28,8 +30,9 @@ class CompiledGraph:
     run one after the other, and :attr:`reason` says why.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, options: Options | None = None) -> None:
         self._graph = graph
+        self._options = options or Options()
         self._programs: dict[tuple[Any, ...], _Program] = {}
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._one_size = not any(_varies(node) for node in placeholders)
@@ -55,7 +58,7 @@ class CompiledGraph:
         if len(devices) != 1 or next(iter(devices)).type != "tpu":
             self._give_up(f"it has tensors on {', '.join(sorted(map(str, devices))) or 'no device'}")
             return None
-        capture = _C.GraphCapture(next(iter(devices)).index or 0)
+        capture = _C.GraphCapture(next(iter(devices)).index or 0, fixed_sizes=not self._options.bounded_sizes)
         try:
             stand_ins = [
                 capture.argument(a, changing) if isinstance(a, torch.Tensor) else a
@@ -74,8 +77,11 @@ class CompiledGraph:
         return _Program(made, [None if isinstance(r, torch.Tensor) else (r,) for r in flat])
 
     def _give_up(self, reason: str) -> None:
+        said = f"a graph of {len(self._graph.graph.nodes)} operators does not become one program: {reason}"
+        if self._options.one_program:
+            raise RuntimeError(said)
         self.reason = reason
-        _log.info("a graph of %d operators does not become one program: %s", len(self._graph.graph.nodes), reason)
+        _log.info(said)
 
 
 class _Program:
@@ -146,3 +152,6 @@ def _caller_at(file: str, line: int) -> Callable[..., Any]:
 def _devices_of(graph: torch.fx.GraphModule) -> set[torch.device]:
     values = (node.meta.get("val") for node in graph.graph.nodes)
     return {value.device for value in values if isinstance(value, torch.Tensor)}
+
+
+control_flow.register(_run)
