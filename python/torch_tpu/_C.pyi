@@ -300,9 +300,9 @@ class StepCapture:
     def __init__(self, device: int, origin: int) -> None:
         """`origin`: a number for what is captured, the same in each capture of it, or 0."""
 
-    def launch(self, lasting: Sequence[torch.Tensor]) -> None:
-        """Ends the capture and launches it as one program. `lasting`: tensors that it made, and that the next capture of
-        the same step will find and write again."""
+    def launch(self, lasting: list[torch.Tensor]) -> None:
+        """Ends the capture and launches it as one program. `lasting`: tensors that it made, and that the next
+        capture of the same step will find and write again."""
 
     def text(self, locations: bool = False) -> str:
         """The program that was launched, as StableHLO; "" where there was nothing to do."""
