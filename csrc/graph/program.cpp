@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "base/hash.h"
 #include "graph/capture.h"
 #include "graph/control_flow.h"
+#include "graph/node_sequence.h"
 #include "stablehlo/neuron_limits.h"
 #include "stablehlo/ops.h"
 
@@ -20,25 +22,11 @@ namespace {
 constexpr size_t kMemoryOfAnyProgram = size_t{256} << 10;
 constexpr size_t kMemoryPerByteOfText = 48;
 
-bool test(const OutputMask& mask, size_t bit) { return (mask[bit / 64] >> (bit % 64) & 1) != 0; }
-
 bool includes(const OutputMask& larger, const OutputMask& smaller) {
   for (size_t i = 0; i < larger.size(); ++i) {
     if ((smaller[i] & ~larger[i]) != 0) return false;
   }
   return true;
-}
-
-DType slot_dtype(Slot slot) {
-  switch (slot) {
-    case Slot::kInt:
-      return DType::kS64;
-    case Slot::kFloat:
-      return DType::kF32;
-    case Slot::kDouble:
-      return DType::kF64;
-  }
-  return DType::kS64;
 }
 
 // Run-time scalars of all nodes arrive packed, one vector per slot type; this hands them out in node order.
@@ -67,11 +55,6 @@ class PackedWords {
   Value vectors_[3];
   int64_t next_[3] = {0, 0, 0};
 };
-
-bool makes_float16(const Plan& plan) {
-  return std::any_of(plan.outputs.begin(), plan.outputs.end(),
-                     [](const OutputTemplate& output) { return output.base.dtype == DType::kF16; });
-}
 
 std::string label_of(const Recording& recording) {
   constexpr size_t kShown = 6;
@@ -102,6 +85,30 @@ void append_rows(std::string& rows, const Recording& recording) {
 }
 
 }  // namespace
+
+DType slot_dtype(Slot slot) {
+  switch (slot) {
+    case Slot::kInt:
+      return DType::kS64;
+    case Slot::kFloat:
+      return DType::kF32;
+    case Slot::kDouble:
+      return DType::kF64;
+  }
+  return DType::kS64;
+}
+
+bool test(const OutputMask& mask, size_t bit) {
+  return bit / 64 < mask.size() && (mask[bit / 64] >> (bit % 64) & 1) != 0;
+}
+
+std::vector<Slot> slots_of(const Recording& recording) {
+  std::vector<Slot> slots;
+  for (const NodeRecord& node : recording.nodes) {
+    slots.insert(slots.end(), node.plan->slots.begin(), node.plan->slots.end());
+  }
+  return slots;
+}
 
 void Recording::clear() {
   nodes.clear();
@@ -134,49 +141,6 @@ std::optional<uint32_t> replaced_parameter(const Recording& recording, uint32_t 
   }
 }
 
-struct LoweredNodes {
-  std::vector<Value> values;  // by flat output
-  std::vector<std::pair<uint32_t, LoweredNode::Check>> checks;
-};
-
-// `words_of` gives the words of a node by its number.
-LoweredNodes lower_nodes(hlo::Builder& builder, const Recording& recording, std::span<const Value> parameters,
-                         const std::function<std::vector<Value>(uint32_t)>& words_of, const LayoutPolicy& policy) {
-  LoweredNodes all;
-  const bool locate = builder.locations_enabled(), alone = recording.nodes.size() == 1;
-  for (uint32_t n = 0; n < recording.nodes.size(); ++n) {
-    const NodeRecord& node = recording.nodes[n];
-    std::vector<Value> inputs;
-    for (size_t i = 0; i < node.plan->inputs.size(); ++i) {
-      const Wire& wire = recording.wires[node.first_wire + i];
-      inputs.push_back(wire.external ? parameters[wire.index] : all.values[wire.index]);
-    }
-    const std::vector<Value> words = words_of(n);
-    if (locate) builder.set_location(node.plan->name, describe(node.location));
-    LoweredNode lowered;
-    try {
-      lowered = lower(*node.plan, builder, {inputs, words}, policy, alone);
-    } catch (const Error& error) {
-      const std::string where = describe(node.location);
-      throw Error(error.code(), node.plan->name + (where.empty() ? "" : " at " + where) + ": " + error.what());
-    }
-    const bool barrier = policy.barrier_after_float16 && makes_float16(*node.plan);
-    if (barrier && !alone) lowered.outputs = hlo::optimization_barrier(lowered.outputs);
-    all.values.insert(all.values.end(), lowered.outputs.begin(), lowered.outputs.end());
-    for (auto& check : lowered.checks) all.checks.emplace_back(n, std::move(check));
-  }
-  return all;
-}
-
-Value constant_word(hlo::Builder& builder, Slot slot, uint64_t word) {
-  if (slot == Slot::kInt) return builder.constant(static_cast<int64_t>(word), {DType::kS64, {}});
-  return builder.constant(std::bit_cast<double>(word), {slot_dtype(slot), {}});
-}
-
-}  // namespace
-
-namespace {
-
 // Of a sequence of nodes the queue finds the one at fault by running them one by one.
 void refuse_for_neuron(const Recording& recording, const std::string& label, const std::string& program) {
   std::string reasons;
@@ -195,18 +159,18 @@ void refuse_for_neuron(const Recording& recording, const std::string& label, con
 LoweredNode lower_body(const CapturedBody& body, hlo::Builder& builder, const NodeValues& values,
                        const LayoutPolicy& policy) {
   const Recording& recording = body.recording;
-  const auto words_of = [&](uint32_t n) {
-    const NodeRecord& node = recording.nodes[n];
-    std::vector<Value> words;
-    for (size_t i = 0; i < node.plan->slots.size(); ++i) {
-      const size_t at = node.first_word + i;
-      const int32_t operand = body.operands[at];
-      words.push_back(operand >= 0 ? values.words[static_cast<size_t>(operand)]
-                                   : constant_word(builder, node.plan->slots[i], recording.words[at]));
-    }
-    return words;
-  };
-  LoweredNodes lowered = lower_nodes(builder, recording, values.inputs, words_of, policy);
+  const std::vector<Slot> slots = slots_of(recording);
+  std::vector<Word> words(slots.size());
+  for (size_t i = 0; i < slots.size(); ++i) {
+    words[i] = {{}, slots[i], recording.words[i]};
+    if (body.operands[i] >= 0) words[i].operand = values.words[static_cast<size_t>(body.operands[i])];
+  }
+  OutputMask wanted;
+  for (uint32_t flat : body.results) {
+    wanted.resize(std::max<size_t>(wanted.size(), flat / 64 + 1));
+    wanted[flat / 64] |= uint64_t{1} << (flat % 64);
+  }
+  LoweredNodes lowered = lower_nodes(builder, recording, values.inputs, words, wanted, policy);
   LoweredNode result;
   for (uint32_t flat : body.results) result.outputs.push_back(lowered.values[flat]);
   for (auto& [n, check] : lowered.checks) {
@@ -254,8 +218,11 @@ std::shared_ptr<Program> build_program(const Recording& recording, const OutputM
   std::vector<Value> parameters;
   for (const auto& value : recording.parameters) parameters.push_back(builder.parameter(value->stored_type()));
   PackedWords packed(builder, recording);
-  const auto words_of = [&](uint32_t n) { return packed.take(*recording.nodes[n].plan); };
-  LoweredNodes lowered = lower_nodes(builder, recording, parameters, words_of, policy);
+  std::vector<Word> words;
+  for (const NodeRecord& node : recording.nodes) {
+    for (Value operand : packed.take(*node.plan)) words.push_back({operand, {}, 0});
+  }
+  LoweredNodes lowered = lower_nodes(builder, recording, parameters, words, alive, policy);
   const std::vector<Value>& values = lowered.values;
   std::vector<Value> flags;
   for (auto& [n, check] : lowered.checks) {

@@ -45,8 +45,14 @@ struct Recording {
   void clear();
 };
 
-/// Bit per flat output.
+/// Types of a recording's words.
+std::vector<Slot> slots_of(const Recording& recording);
+/// The type in which programs take words of a slot.
+DType slot_dtype(Slot slot);
+
+/// Bit per flat output; what lies behind is not set.
 using OutputMask = std::vector<uint64_t>;
+bool test(const OutputMask& mask, size_t bit);
 
 struct ProgramCheck {
   uint32_t node = 0;

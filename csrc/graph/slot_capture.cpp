@@ -139,14 +139,6 @@ bool are_equal(const std::vector<uint64_t>& words, const std::vector<uint32_t>& 
   return true;
 }
 
-std::vector<Slot> slots_of(const Recording& recording) {
-  std::vector<Slot> slots;
-  for (const NodeRecord& node : recording.nodes) {
-    slots.insert(slots.end(), node.plan->slots.begin(), node.plan->slots.end());
-  }
-  return slots;
-}
-
 // `constants`: bit per word. `equal`: as `equal_words` gives it.
 const CapturedGraph* make_graph(const Recording& recording, bool bounded, std::span<const uint32_t> random_words,
                                 const std::vector<bool>& constants, std::span<const uint32_t> equal,

@@ -190,8 +190,7 @@ void bind_life_cycle(py::module_& m) {
     const runtime::PluginChoice choice = runtime::choose_plugin();
     return std::tuple(choice.provider, choice.path, choice.reason);
   });
-  m.def(
-      "init", [] { Context::get(); }, NoGil());
+  m.def("init", [] { Context::get(); }, NoGil());
   m.def("is_available", [] { return !Context::in_bad_fork() && Context::available(); });
   m.def("is_initialized", &Context::initialized);
   m.def("after_fork_in_child", &Context::mark_forked_child);
@@ -213,8 +212,7 @@ void bind_devices(py::module_& m) {
       });
   m.def("device_count", &Context::device_count, NoGil());
   m.def("current_device", [] { return static_cast<int>(device::current_device()); });
-  m.def(
-      "set_device", [](int index) { device::set_current_device(static_cast<c10::DeviceIndex>(index)); }, NoGil());
+  m.def("set_device", [](int index) { device::set_current_device(static_cast<c10::DeviceIndex>(index)); }, NoGil());
   const auto exchange = [](int index) {
     if (index < 0) return -1;
     const int old = device::current_device();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/error.h"
 #include "stablehlo/emit.h"
@@ -233,19 +234,10 @@ std::string Builder::needed(std::span<const Value> results) const {
   return text;
 }
 
-std::string Builder::finish(std::span<const Value> results) {
-  std::string text = "module @" + module_name_ + " {\n  func.func public @main(";
-  text.reserve(body_.size() + 1024);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (i != 0) text += ", ";
-    append_ref(text, Value(this, parameters_[i].id));
-    text += ": ";
-    append_type(text, types_[parameters_[i].id]);
-    if (parameters_[i].aliased_output >= 0) {
-      text += " {tf.aliasing_output = " + std::to_string(parameters_[i].aliased_output) + " : i32}";
-    }
-  }
-  text += ") -> (";
+// The open block as a function.
+std::string Builder::function_text(const std::string& visibility_and_name, const std::string& arguments,
+                                   std::span<const Value> results) const {
+  std::string text = "  func.func " + visibility_and_name + "(" + arguments + ") -> (";
   append_types(text, results);
   text += ") {\n";
   text += needed(results);
@@ -253,7 +245,67 @@ std::string Builder::finish(std::span<const Value> results) {
   append_operands(text, results);
   if (!results.empty()) text += " : ";
   append_types(text, results);
-  text += "\n  }\n}\n";
+  text += "\n  }\n";
+  return text;
+}
+
+Builder::Function Builder::function(std::span<const TensorType> arguments, const Region& body) {
+  ensure(depth_ == 0, "a function within a region");
+  const std::string outer_body = std::exchange(body_, {});
+  const auto outer_known = std::exchange(known_, {});
+  const auto outer_operations = std::exchange(operations_, {});
+  const std::string outer_location = location_;
+  std::vector<Value> values;
+  std::string header;
+  for (const TensorType& type : arguments) {
+    values.push_back(Value(this, new_value(type)));
+    if (!header.empty()) header += ", ";
+    append_ref(header, values.back());
+    header += ": ";
+    append_type(header, type);
+  }
+  const std::vector<Value> results = body(values);
+  Function made{"part" + std::to_string(function_count_++), {}};
+  for (Value result : results) made.results.push_back(result.type());
+  functions_ += function_text("private @" + made.name, header, results);
+  body_ = outer_body;
+  known_ = outer_known;
+  operations_ = outer_operations;
+  location_ = outer_location;
+  return made;
+}
+
+std::vector<Value> Builder::call(const Function& function, std::span<const Value> operands) {
+  std::string text = "func.call @" + function.name + "(";
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (i != 0) text += ", ";
+    append_ref(text, operands[i]);
+  }
+  text += ") : (";
+  append_types(text, operands);
+  text += ") -> (";
+  for (size_t i = 0; i < function.results.size(); ++i) {
+    if (i != 0) text += ", ";
+    append_type(text, function.results[i]);
+  }
+  return emit(text + ")", function.results);
+}
+
+std::string Builder::finish(std::span<const Value> results) {
+  std::string arguments;
+  for (const Parameter& parameter : parameters_) {
+    if (!arguments.empty()) arguments += ", ";
+    append_ref(arguments, Value(this, parameter.id));
+    arguments += ": ";
+    append_type(arguments, types_[parameter.id]);
+    if (parameter.aliased_output >= 0) {
+      arguments += " {tf.aliasing_output = " + std::to_string(parameter.aliased_output) + " : i32}";
+    }
+  }
+  std::string text = "module @" + module_name_ + " {\n";
+  text += function_text("public @main", arguments, results);
+  text += functions_;
+  text += "}\n";
   for (const auto& [location, number] : locations_) text += "#l" + std::to_string(number) + " = " + location + "\n";
   body_.clear();
   return text;

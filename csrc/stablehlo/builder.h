@@ -4,8 +4,8 @@
 // operation and its operands); the result is text, which is what every PJRT plugin takes and the compile
 // cache hashes.
 //
-// One Builder makes one module with one function `main`. Regions (the body of a reduce, a while) are built
-// by callbacks. Not thread-safe; cheap to construct.
+// One Builder makes one module with a function `main`, and others that it calls. Regions (the body of a reduce, a
+// while) and functions are built by callbacks. Not thread-safe; cheap to construct.
 //
 // Programs come out lean, so that lowerings need not take care: an operation that stands in the same block already is
 // not emitted again, chains of operations that only move elements become one (ops.h), and what no result needs is left
@@ -77,6 +77,16 @@ class Builder {
   std::string region(std::span<const TensorType> arguments, const Region& body,
                      const char* terminator = "stablehlo.return");
 
+  /// A function of the module. Its body knows its arguments only.
+  struct Function {
+    std::string name;
+    std::vector<TensorType> results;
+  };
+  /// REQUIRES: not within a region.
+  Function function(std::span<const TensorType> arguments, const Region& body);
+  std::vector<Value> call(const Function& function, std::span<const Value> operands);
+  bool in_region() const { return depth_ != 0; }
+
   /// The module's text with `results` as main's results. The builder must not be used afterwards.
   std::string finish(std::span<const Value> results);
 
@@ -125,12 +135,16 @@ class Builder {
   void line(const std::string& text);
   void note_operation(std::span<const Value> results);
   std::string needed(std::span<const Value> results) const;
+  std::string function_text(const std::string& visibility_and_name, const std::string& arguments,
+                            std::span<const Value> results) const;
 
   std::string module_name_;
   std::deque<TensorType> types_;  // by value id; a deque, so that references from type_of() stay valid
   std::vector<Parameter> parameters_;
-  std::string body_;  // text of the innermost open block
-  int depth_ = 0;     // number of open regions
+  std::string body_;       // text of the innermost open block
+  std::string functions_;  // besides main
+  size_t function_count_ = 0;
+  int depth_ = 0;  // number of open regions
   int dot_precision_ = 2;
   bool locations_enabled_ = false;
   std::string location_;                               // what follows an operation, if anything

@@ -164,11 +164,8 @@ TEST_F(ControlFlowTest, AScanTakesAndGivesSlices) {
 }
 
 TEST_F(ControlFlowTest, AScanDrawsOnceForAllSlices) {
-  const auto stream = std::make_shared<const RandomStream>(RandomStream{nullptr,
-                                                                        [](uint64_t) {
-                                                                          return RandomDraw{7, 9};
-                                                                        },
-                                                                        {}});
+  const auto stream =
+      std::make_shared<const RandomStream>(RandomStream{nullptr, [](uint64_t) { return RandomDraw{7, 9}; }, {}});
   const auto draw_and_add = [&](CallCapture& c, const std::vector<ValueRef>& in) {
     c.next_random({{stream, 3}});
     const ValueRef drawn = record(c, draw_, {});
