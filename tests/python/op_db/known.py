@@ -9,7 +9,10 @@ import re
 import pytest
 from cases import Outcome
 
-COMPUTED = ("forward", "gradient", "double_gradient", "forward_mode", "inplace", "out", "noncontiguous", "layouts")
+COMPUTED = (
+    "forward", "gradient", "double_gradient", "forward_mode", "inplace", "out", "noncontiguous", "layouts",
+    "compiled", "compiled_gradient",
+)  # fmt: skip
 ALL = (*COMPUTED, "error")
 
 
