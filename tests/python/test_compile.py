@@ -459,6 +459,15 @@ def test_compiled_autograd(enable: str, graphs: list[Any]) -> None:
     assert graphs
 
 
+def test_results_that_are_stored_conjugated_or_negated() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        return x.conj(), y.conj(), y.conj().imag, x.conj().imag, y.conj().resolve_conj()
+
+    check_compiled(function, torch.randn(3, 2, dtype=torch.complex64))
+    check_compiled(lambda x: torch.fft.ifft(x, n=10, dim=1, norm="ortho"), torch.randn(5, 6, 7))
+
+
 def test_what_a_capture_leaves_behind_cannot_be_read() -> None:
     from torch_tpu import _C
 
