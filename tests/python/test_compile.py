@@ -468,6 +468,12 @@ def test_results_that_are_stored_conjugated_or_negated() -> None:
     check_compiled(lambda x: torch.fft.ifft(x, n=10, dim=1, norm="ortho"), torch.randn(5, 6, 7))
 
 
+def test_operators_without_a_meta_kernel() -> None:
+    """Tracing runs them on zeros of the device, made like a fake tensor."""
+    check_compiled(lambda x: torch.geqrf(x)[1] * 2, torch.randn(5, 4))
+    check_compiled(lambda x: torch.histogram(x, 4)[0] + 1, torch.randn(20))
+
+
 def test_what_a_capture_leaves_behind_cannot_be_read() -> None:
     from torch_tpu import _C
 
