@@ -77,7 +77,8 @@ std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results)
     std::vector<const c10::StorageImpl*> storages;
     for (const at::Tensor& tensor : results) {
       CapturedCall::Result result;
-      if (!tensor.defined() || !tensor.device().is_privateuseone()) {
+      // A zero tensor, as formulas of gradients make them, has no storage.
+      if (!tensor.defined() || !tensor.device().is_privateuseone() || tensor._is_zerotensor()) {
         result.constant = tensor;
         call->results_.push_back(std::move(result));
         continue;

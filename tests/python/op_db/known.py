@@ -79,7 +79,7 @@ KNOWN = (
         "PyTorch's formula subtracts exponentials of nearly equal sums: three digits of float32 are left on both "
         "devices, a little less of them here",
         "logcumsumexp",
-        ("gradient",),
+        ("gradient", "compiled_gradient"),
         "^float32 #0$",
     ),
     Known("on the CPU an internal assertion checks dim", "narrow_copy", ("error",), "#1"),
