@@ -40,6 +40,8 @@ thread_local const Model* model = nullptr;
 
 std::optional<Model> model_of(const at::Tensor& tensor) {
   if (!tensor.device().is_privateuseone() || !tensor.has_storage()) return std::nullopt;
+  // Fake tensors, which tracing makes, say that they are on the device.
+  if (!tensor.storage().device().is_privateuseone()) return std::nullopt;
   const runtime::ValueRef value = device::slot_of(tensor).load();
   if (value->bounds() == nullptr) return std::nullopt;
   Model made{Dims(tensor.sizes()), {}, 0};

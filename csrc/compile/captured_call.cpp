@@ -77,7 +77,8 @@ std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results)
     std::vector<const c10::StorageImpl*> storages;
     for (const at::Tensor& tensor : results) {
       CapturedCall::Result result;
-      if (!tensor.defined() || !tensor.device().is_privateuseone()) {
+      // A zero tensor, as formulas of gradients make them, has no storage.
+      if (!tensor.defined() || !tensor.device().is_privateuseone() || tensor._is_zerotensor()) {
         result.constant = tensor;
         call->results_.push_back(std::move(result));
         continue;
@@ -86,6 +87,8 @@ std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results)
       result.strides = tensor.strides();
       result.offset = tensor.storage_offset();
       result.dtype = tensor.scalar_type();
+      result.conj = tensor.is_conj();
+      result.neg = tensor.is_neg();
       const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
       const auto argument = std::find_if(arguments_.begin(), arguments_.end(), [&](const Argument& a) {
         return a.tensor.storage().unsafeGetStorageImpl() == storage;
@@ -212,6 +215,8 @@ at::Tensor CapturedCall::view(const Result& result, const at::Tensor& base) cons
                                                                c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                                                c10::scalarTypeToTypeMeta(result.dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes, result.strides, result.offset);
+  tensor._set_conj(result.conj);
+  tensor._set_neg(result.neg);
   return tensor;
 }
 
@@ -286,7 +291,7 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
         const at::Tensor& argument = given[result.source];
         const Argument& form = arguments_[result.source];
         const bool whole = result.offset == 0 && result.sizes == form.sizes && result.strides == form.strides &&
-                           result.dtype == form.dtype;
+                           result.dtype == form.dtype && !result.conj && !result.neg;
         results.push_back(whole ? argument : view(result, arguments[result.source]));
         break;
       }

@@ -57,6 +57,7 @@ class CapturedCall {
     c10::SmallVector<int64_t, 5> sizes, strides;
     int64_t offset = 0;
     c10::ScalarType dtype = c10::ScalarType::Undefined;
+    bool conj = false, neg = false;  // what is stored is the conjugate, or the negative
     at::Tensor constant;
   };
 

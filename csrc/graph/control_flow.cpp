@@ -21,12 +21,6 @@ namespace {
 // Random words of a part: seed and offset of each of its draws.
 using Words = std::span<const Value>;
 
-std::vector<TensorType> types_of(std::span<const Value> values) {
-  std::vector<TensorType> types;
-  for (Value value : values) types.push_back(value.type());
-  return types;
-}
-
 void append(std::vector<Value>& list, std::span<const Value> more) {
   list.insert(list.end(), more.begin(), more.end());
 }

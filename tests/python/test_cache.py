@@ -316,6 +316,7 @@ def test_saved_artifacts_carry_programs(tmp_path: pathlib.Path) -> None:
     assert second == (0, compiled)
 
 
+@pytest.mark.slow
 def test_a_saved_artifact_is_verified(filled: tuple[pathlib.Path, int], tmp_path: pathlib.Path) -> None:
     """A damaged one is compiled again, and none is written outside the cache."""
     directory, compiled = filled

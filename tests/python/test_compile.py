@@ -459,6 +459,29 @@ def test_compiled_autograd(enable: str, graphs: list[Any]) -> None:
     assert graphs
 
 
+def test_results_that_are_stored_conjugated_or_negated() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        return x.conj(), y.conj(), y.conj().imag, x.conj().imag, y.conj().resolve_conj()
+
+    check_compiled(function, torch.randn(3, 2, dtype=torch.complex64))
+    check_compiled(lambda x: torch.fft.ifft(x, n=10, dim=1, norm="ortho"), torch.randn(5, 6, 7))
+
+
+def test_gradients_that_are_zero_tensors() -> None:
+    x = torch.randn(3, 4)
+    on_device = x.to(DEVICE).requires_grad_()
+    result = compiled(torch.sgn, fullgraph=True)(on_device)
+    assert_matches(result, x.sgn())
+    assert_matches(torch.autograd.grad(result.sum(), on_device)[0], torch.zeros(3, 4))
+
+
+def test_operators_without_a_meta_kernel() -> None:
+    """Tracing runs them on zeros of the device, made like a fake tensor."""
+    check_compiled(lambda x: torch.geqrf(x)[1] * 2, torch.randn(5, 4))
+    check_compiled(lambda x: torch.histogram(x, 4)[0] + 1, torch.randn(20))
+
+
 def test_what_a_capture_leaves_behind_cannot_be_read() -> None:
     from torch_tpu import _C
 

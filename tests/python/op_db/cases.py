@@ -123,6 +123,17 @@ def error(op: OpInfo, extent: Extent) -> Iterator[Case]:
         yield f"error #{i}", lambda case=case: compare.error(op, case)
 
 
+def compiled(op: OpInfo, extent: Extent) -> Iterator[Case]:
+    """The function under torch.compile."""
+    for label, sample in _each(op, extent):
+        yield label, lambda sample=sample: compare.forward(op, sample, function=compare.compiled(op))
+
+
+def compiled_gradient(op: OpInfo, extent: Extent) -> Iterator[Case]:
+    """Backward under torch.compile."""
+    return _differentiable(op, extent, compare.compiled_gradients)
+
+
 CHECKS: dict[str, Callable[[OpInfo, Extent], Iterator[Case]]] = {
     "forward": forward,
     "gradient": gradient,
@@ -136,10 +147,14 @@ CHECKS: dict[str, Callable[[OpInfo, Extent], Iterator[Case]]] = {
 }
 
 
+# Each case takes a second or two: test_compiled.py has them for one sample of an entry.
+COMPILED = {"compiled": compiled, "compiled_gradient": compiled_gradient}
+
+
 def run_entry(name: str, check: str, *, extent: Extent = QUICK, outcome: Outcome | None = None) -> Outcome:
     """Runs one check for one entry, in the given extent. Fills `outcome` case by case, so that a caller
     who ends it with a DeadlinePassed has what came before."""
-    return run(CHECKS[check](ENTRIES[name], extent), outcome or Outcome())
+    return run((CHECKS | COMPILED)[check](ENTRIES[name], extent), outcome or Outcome())
 
 
 def run(cases: Iterable[Case], outcome: Outcome) -> Outcome:

@@ -209,6 +209,25 @@ def _assert_same_order(sample: SampleInput, got: torch.Tensor, want: torch.Tenso
     assert _equal(*(sample.input.take_along_dim(places, dim) for places in (got, want))), "the order is another"
 
 
+def compiled(op: OpInfo) -> Call:
+    """The function, on the device compiled: as one graph where dynamo can trace it."""
+    function = op.get_op()
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        given = tensors((x, args, kwargs))
+        device = given[0].device if given else torch.get_default_device()
+        if device.type != DEVICE and all(v.device.type != DEVICE for v in given):
+            return function(x, *args, **kwargs)
+        torch._dynamo.reset()
+        try:
+            return torch.compile(function, backend=DEVICE, fullgraph=True)(x, *args, **kwargs)
+        except torch._dynamo.exc.TorchDynamoException:
+            torch._dynamo.reset()
+            return torch.compile(function, backend=DEVICE)(x, *args, **kwargs)
+
+    return call
+
+
 def out_forms(op: OpInfo, sample: SampleInput) -> Iterator[tuple[str, SampleInput]]:
     """The sample with out= tensors full of other numbers: as the result, with other strides, and to be resized."""
     with torch.no_grad():
@@ -298,6 +317,11 @@ def gradients(op: OpInfo, sample: SampleInput, device: str, weights: Weights) ->
     return _gradients(op, sample, device, weights)[1]
 
 
+def compiled_gradients(op: OpInfo, sample: SampleInput, device: str, weights: Weights) -> list[torch.Tensor | None]:
+    """As `gradients`, of a compiled function on the device."""
+    return _gradients(op, sample, device, weights, function=compiled(op))[1]
+
+
 def double_gradients(op: OpInfo, sample: SampleInput, device: str, weights: Weights) -> list[torch.Tensor | None]:
     """Gradients of the weighted sum of the gradients."""
     inputs, first = _gradients(op, sample, device, weights, create_graph=True)
@@ -308,11 +332,17 @@ def double_gradients(op: OpInfo, sample: SampleInput, device: str, weights: Weig
 
 
 def _gradients(
-    op: OpInfo, sample: SampleInput, device: str, weights: Weights, *, create_graph: bool = False
+    op: OpInfo,
+    sample: SampleInput,
+    device: str,
+    weights: Weights,
+    *,
+    create_graph: bool = False,
+    function: Call | None = None,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
     x, args, kwargs = place(op, sample, device)
     inputs = [v for v in tensors((x, args, kwargs)) if v.requires_grad]
-    result = sample.output_process_fn_grad(op.get_op()(x, *args, **kwargs))
+    result = sample.output_process_fn_grad((function or op.get_op())(x, *args, **kwargs))
     outputs = [v for v in tensors(result) if v.requires_grad]
     if not outputs or not inputs:
         raise Refused("no result of this sample is differentiable")

@@ -9,7 +9,10 @@ import re
 import pytest
 from cases import Outcome
 
-COMPUTED = ("forward", "gradient", "double_gradient", "forward_mode", "inplace", "out", "noncontiguous", "layouts")
+COMPUTED = (
+    "forward", "gradient", "double_gradient", "forward_mode", "inplace", "out", "noncontiguous", "layouts",
+    "compiled", "compiled_gradient",
+)  # fmt: skip
 ALL = (*COMPUTED, "error")
 
 
@@ -75,7 +78,7 @@ KNOWN = (
         "PyTorch's formula subtracts exponentials of nearly equal sums: three digits of float32 are left on both "
         "devices, a little less of them here",
         "logcumsumexp",
-        ("gradient",),
+        ("gradient", "compiled_gradient"),
         "^float32 #0$",
     ),
     Known(
