@@ -204,7 +204,7 @@ class PlanBuilder {
       uses.emplace_back();
       const auto add = [&] {
         const Dims& sizes = bounded_->layouts[use].read_sizes();
-        tensors.back().push_back({sizes, changing_[use]});
+        tensors.back().push_back({sizes, changing_[use], to_dtype(signature_.tensors[use].tensor->scalar_type())});
         uses.back().push_back(use++);
       };
       if (std::holds_alternative<graph::TensorRef>(argument) || std::holds_alternative<graph::UnreadTensor>(argument)) {

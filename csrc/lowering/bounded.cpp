@@ -123,6 +123,12 @@ bool keeps_out_of_dim(BoundedCall& call, const Dims& dims) {
   return (x->changing & (dims.empty() ? ~uint64_t{0} : bits(dims, x->rank()))) == 0;
 }
 
+// The lowest of the whole numbers is one like others: 0 of uint8 and bool has the exponential 1.
+bool logsumexp(BoundedCall& call) {
+  return is_floating(call.tensor(0)->dtype) ? reduces<Fill::kLowest>(call)
+                                            : keeps_out_of_dim(call, call.ints_or(1, {}));
+}
+
 bool moments(BoundedCall& call) { return keeps_out_of_dim(call, call.ints_or(1, {})); }
 
 bool vector_norm(BoundedCall& call) {
@@ -373,7 +379,7 @@ const std::unordered_map<std::string_view, BoundedRule>& special_rules() {
       {"any.dims", reduces<Fill::kZero>},
       {"count_nonzero", reduces<Fill::kZero>},
       {"count_nonzero.dim_IntList", reduces<Fill::kZero>},
-      {"logsumexp", reduces<Fill::kLowest>},
+      {"logsumexp", logsumexp},
       {"var.correction", moments},
       {"std.correction", moments},
       {"var_mean.correction", moments},

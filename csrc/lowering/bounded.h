@@ -18,6 +18,7 @@ enum class Fill : uint8_t { kZero, kOne, kLowest, kHighest, kNumber };
 struct BoundedArgument {
   Dims sizes;             // as stored
   uint64_t changing = 0;  // bit per dim
+  DType dtype = DType::kF32;
   /// Set by the rule: dims whose elements behind the end are to be replaced, and by what.
   uint64_t filled = 0;
   Fill fill = Fill::kZero;

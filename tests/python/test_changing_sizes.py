@@ -270,6 +270,39 @@ def test_sizes_and_strides_are_those_of_the_tensors(all_sizes_change: None) -> N
     assert_matches(x + 0, x.cpu())
 
 
+# Each reduces the last dim, behind whose end is a number that must not count. Every number counts among narrow ones.
+REDUCTIONS: dict[str, Callable[[Tensor], object]] = {
+    "sum": lambda x: x.sum(1),
+    "prod": lambda x: x.prod(1),
+    "all": lambda x: x.all(1),
+    "any": lambda x: x.any(1),
+    "amax": lambda x: x.amax(1),
+    "amin": lambda x: x.amin(1),
+    "max": lambda x: x.max(1),
+    "min": lambda x: x.min(1),
+    "argmax": lambda x: x.argmax(1),
+    "argmin": lambda x: x.argmin(1),
+    "count_nonzero": lambda x: x.count_nonzero(1),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "topk": lambda x: x.topk(3)[0],
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_of_narrow_types(all_sizes_change: None, name: str) -> None:
+    function = REDUCTIONS[name]
+    for dtype in (torch.bool, torch.uint8, torch.int8, torch.bfloat16):
+        lowest, highest = (0, 1) if dtype == torch.bool else (0, 255) if dtype == torch.uint8 else (-128, 127)
+        for row in ([lowest] * 5, [highest] * 5, [lowest, 1, highest, 0, 1], [0, 1, 1, 0, 1]):
+            x = torch.tensor([row, row[::-1]]).to(dtype)
+            try:
+                want = function(x)
+            except RuntimeError:
+                continue  # the CPU has no kernel for this type
+            assert_matches(function(x.to(DEVICE)), want)
+
+
 @pytest.mark.quick
 def test_what_stands_behind_raises_no_errors(all_sizes_change: None) -> None:
     index = torch.tensor([0, 2, 1]).to(DEVICE)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch_tpu
 from cases import run_entry
+from entries import QUICK, Extent
+
+# What stands behind the end is another number in each dtype.
+FULL = Extent(every_dtype=True, samples=3)
+EXTENT = FULL if os.environ.get("TORCH_TPU_TEST_FULL") == "1" else QUICK
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +89,6 @@ ENTRIES = [
 @pytest.mark.parametrize("check", ["forward", "gradient"])
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_entries_of_the_operator_database(entry: str, check: str) -> None:
-    outcome = run_entry(entry, check)
+    outcome = run_entry(entry, check, extent=EXTENT)
     assert not outcome.failed
     assert outcome.passed or check == "gradient"
