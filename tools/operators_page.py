@@ -42,8 +42,10 @@ KEY = "PrivateUse1"
 def families(rows: set[str]) -> dict[str, str]:
     """Row name -> family, from the sources."""
     found: dict[str, str] = {}
-    names = [p.stem for p in (ROOT / "csrc" / "lowering").glob("*.cpp")]
-    for path in sorted((ROOT / "csrc" / "lowering").glob("*.cpp")):
+    # Rules about sizes name rows, too.
+    sources = [p for p in sorted((ROOT / "csrc" / "lowering").glob("*.cpp")) if p.stem != "bounded"]
+    names = [p.stem for p in sources]
+    for path in sources:
         # normalization_layer.cpp belongs to normalization.cpp.
         owner = min((n for n in names if path.stem == n or path.stem.startswith(n + "_")), key=len)
         for name in rows & set(NAME.findall(path.read_text())):

@@ -49,9 +49,9 @@ class NodeSequence {
   /// A stretch of nodes that others are like.
   struct Part {
     uint32_t first = 0, period = 0;
-    std::vector<uint64_t> form;    // what the nodes are and what they read; equal for parts that share a function
-    std::vector<Wire> values;      // arguments of the function, then
-    std::vector<uint32_t> words;   // numbers of words
+    std::vector<uint64_t> form;     // what the nodes are and what they read; equal for parts that share a function
+    std::vector<Wire> values;       // arguments of the function, then
+    std::vector<uint32_t> words;    // numbers of words
     std::vector<uint32_t> results;  // flat outputs that others read, relative to the first; of all parts of this form
   };
   struct Shared {
@@ -105,7 +105,8 @@ class NodeSequence {
     for (const NodeRecord& node : recording_.nodes) kinds.push_back(node.plan->id);
     std::vector<Part> parts;
     for (const Repeat& repeat : find_repeats(kinds)) {
-      for (uint32_t k = 0; k < repeat.count; ++k) parts.push_back(part_of(repeat.first + k * repeat.period, repeat.period));
+      for (uint32_t k = 0; k < repeat.count; ++k)
+        parts.push_back(part_of(repeat.first + k * repeat.period, repeat.period));
     }
     // What only one part is like stays where it is.
     std::map<std::vector<uint64_t>, uint32_t> uses;
@@ -175,7 +176,8 @@ class NodeSequence {
 
   void call(const Part& part) {
     const auto known = shared_.find(part.form);
-    const Shared& shared = known != shared_.end() ? known->second : shared_.emplace(part.form, share(part)).first->second;
+    const Shared& shared =
+        known != shared_.end() ? known->second : shared_.emplace(part.form, share(part)).first->second;
     std::vector<Value> operands;
     for (const Wire& wire : part.values) operands.push_back(read(wire));
     for (uint32_t word : part.words) operands.push_back(words_[word].operand);

@@ -67,10 +67,9 @@ TEST_F(HelpersTest, ConversionsFollowPyTorch) {
   const Value x = parameter(F32, {2}), z = parameter(DType::kC64, {2});
   EXPECT_EQ(convert_like_torch(x, F32).id(), x.id());
   const Value flags = convert_like_torch(x, DType::kBool);
-  convert_like_torch(x, DType::kU8);
-  convert_like_torch(z, DType::kF64);
-  convert_like_torch(x, DType::kC128);
-  const std::string text = finish(flags);
+  const Value results[] = {flags, convert_like_torch(x, DType::kU8), convert_like_torch(z, DType::kF64),
+                           convert_like_torch(x, DType::kC128)};
+  const std::string text = builder.finish(results);
   EXPECT_TRUE(has(text, "stablehlo.compare NE, %0, %2, FLOAT"));
   EXPECT_TRUE(has(text, "stablehlo.convert %0 : (tensor<2xf32>) -> tensor<2xi32>"));  // low bits of a wide integer
   EXPECT_TRUE(has(text, "stablehlo.real %1"));

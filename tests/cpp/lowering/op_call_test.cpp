@@ -31,9 +31,11 @@ TEST_F(OpCallTest, KnownScalarsBecomeConstantsOfTheWantedType) {
   EXPECT_EQ(c.dtype(1), DType::kF64);
   EXPECT_EQ(c.tensor(1).dtype(), DType::kF64);
   EXPECT_EQ(c.operand(3, DType::kS8).dtype(), DType::kS8);  // wraps, as in PyTorch
-  const std::string text = finish(c.operand(0, DType::kBF16));
+  const Value results[] = {c.operand(0, F32), c.operand(0, DType::kBF16), c.tensor(1), c.operand(3, DType::kS8)};
+  const std::string text = builder.finish(results);
   EXPECT_TRUE(has(text, "dense<3.0> : tensor<f32>"));
   EXPECT_TRUE(has(text, "dense<3.0> : tensor<bf16>"));
+  EXPECT_TRUE(has(text, "dense<0.5> : tensor<f64>"));
   EXPECT_TRUE(has(text, "stablehlo.convert"));
 }
 
