@@ -21,8 +21,7 @@ struct ControlFlow {
     /// Parts: if true, if false. Arguments: a 0-d bool, then those of both parts. Outputs: those of either part.
     kBranch,
     /// Parts: the condition, which gives a 0-d bool, and the body. Arguments of both: the `carried` values, of which
-    /// the
-    /// body gives new ones, then others. Outputs: what is carried when the condition is false.
+    /// the body gives new ones, then others. Outputs: what is carried when the condition is false.
     kWhile,
     /// Part: the body. Arguments: `carried` values, `sliced` arrays of `length` slices along dim 0, others; the body
     /// takes a slice of each array, and gives new carried values, then slices of results. Outputs: the last carried
