@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from helpers import DEVICE, assert_matches
 from torch import Tensor, nn
 from torch_tpu import _C
+from torch_tpu._internal import topology
+from torch_tpu.aot.compiler import compile_text
 
 # Operations that move or convert elements. XLA would find most of those that do nothing, in every compile anew.
 MOVES = ("broadcast_in_dim", "convert", "reshape", "slice", "transpose")
@@ -154,6 +156,14 @@ def test_results_of_shared_functions() -> None:
         assert_matches(loss, step(cpu, optimizers[1], x))
     for got, want in zip(device.parameters(), cpu.parameters(), strict=True):
         assert_matches(got, want)
+
+
+@pytest.mark.skipif(not topology.libtpu_installed(), reason="libtpu is not installed")
+def test_shared_functions_compile_for_a_tpu() -> None:
+    text = program_of(training(blocks(3)))
+    assert text.count("func.func private") >= 2
+    compiled = compile_text(text, "v5e:2x2", provider="libtpu", timeout=600, keep_executable=False)
+    assert compiled.error is None
 
 
 @pytest.mark.parametrize("wrong", [None, 0, 2, 3])
