@@ -507,7 +507,9 @@ std::unique_ptr<SlotGraph> SlotCapture::take_initial_values(std::span<StorageSlo
     const NodeRecord& node = maker_of(recording_, output);
     const Plan& plan = *node.plan;
     if (!plan.inputs.empty() || plan.outputs.size() != 1 || random_words(plan).second != 0) continue;
-    if (!values.emplace(output, initial).second) continue;
+    // A node whose output is a result itself must stay.
+    const auto gives_it = [output](const Result& other) { return other.output == output; };
+    if (std::any_of(results.begin(), results.end(), gives_it) || !values.emplace(output, initial).second) continue;
     slots.emplace(output, result.slot);
     const auto number = static_cast<uint32_t>(makers.outputs.size());
     makers.nodes.push_back({&plan, node.location, 0, static_cast<uint32_t>(makers.words.size()), number});

@@ -37,7 +37,7 @@ def program_of(function: Callable[[], Any]) -> str:
 
 
 def operations(text: str) -> Iterator[tuple[str, str, str]]:
-    """Result, name and everything from the name on, of each operation of main's own block."""
+    """Result, name and everything from the name on, of each operation outside regions."""
     for match in re.finditer(r'^    (%[\d, %]+) = "?\w+\.(\w+)"?(.*)$', text, re.MULTILINE):
         yield match.group(1), match.group(2), match.group(2) + match.group(3)
 
