@@ -80,7 +80,8 @@ std::shared_ptr<graph::Program> program_of(LoadedForm& form, const graph::Plan& 
   }
   program->aliased_parameters = form.written;
   runtime::CompileCache& cache = runtime::Context::get().cache();
-  program->executable = cache.get({std::move(form.text), form.name, describe(aten::call_site()), "loaded program", ""});
+  program->executable = cache.get({std::move(form.text), form.name, describe(aten::call_site()), "loaded program", "",
+                                   std::move(form.executable_file)});
   return program;
 }
 

@@ -31,10 +31,11 @@ struct LoadedForm {
   std::vector<int64_t> written;         // numbers of parameters, ascending
   std::vector<uint64_t> random_blocks;  // per random operator, by how much it moves the generator's offset
   std::vector<Check> checks;
+  std::string executable_file = {};  // may hold what a compiler made of the text (runtime/executable_file.h)
 };
 
-/// Starts compiling the text. Raises ValueError where the text has other types than the form. An error of the compiler
-/// is raised where a result is read.
+/// Starts loading the executable, or compiling the text where there is none for this device. Raises ValueError where
+/// the text has other types than the form. An error of the compiler is raised where a result is read.
 std::shared_ptr<const CapturedCall> load_program(LoadedForm form, c10::DeviceIndex device);
 
 }  // namespace tpu::compile

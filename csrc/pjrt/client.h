@@ -223,6 +223,7 @@ class Topology {
   ~Topology();
   Topology(const Topology&) = delete;
   Topology& operator=(const Topology&) = delete;
+  const Plugin& plugin() const { return *plugin_; }
   const std::string& platform_name() const { return platform_name_; }  // as Client's
   /// Throws Error{kPlugin} with the compiler's text if the program is refused.
   std::unique_ptr<CompiledProgram> compile(const std::string& stablehlo_text, const CompileOptions& options) const;

@@ -87,13 +87,12 @@ std::pair<std::string, std::vector<Check>> program_of(const compile::CapturedCal
   return {std::move(program.text), std::move(checks)};
 }
 
-std::shared_ptr<const compile::CapturedCall> load_program(std::string name, std::string text,
-                                                          const std::vector<TensorForm>& parameters,
-                                                          const std::vector<TensorForm>& results,
-                                                          std::vector<int64_t> written,
-                                                          std::vector<uint64_t> random_blocks,
-                                                          const std::vector<Check>& checks, int device) {
-  compile::LoadedForm form{std::move(name), std::move(text), {}, {}, std::move(written), std::move(random_blocks), {}};
+std::shared_ptr<const compile::CapturedCall> load_program(
+    std::string name, std::string text, const std::vector<TensorForm>& parameters,
+    const std::vector<TensorForm>& results, std::vector<int64_t> written, std::vector<uint64_t> random_blocks,
+    const std::vector<Check>& checks, int device, std::string executable_file) {
+  compile::LoadedForm form{std::move(name),    std::move(text),          {}, {},
+                           std::move(written), std::move(random_blocks), {}, std::move(executable_file)};
   for (const auto& [sizes, dtype] : parameters) form.parameters.push_back({sizes, dtype});
   for (const auto& [sizes, dtype] : results) form.results.push_back({sizes, dtype});
   for (const auto& [kind, name, message] : checks) form.checks.push_back({check_code(kind), name, message});
@@ -164,7 +163,8 @@ void bind_capture(py::module_& m) {
       py::arg("name"), py::arg("body"), py::arg("carried"), py::arg("sliced"), py::arg("others"), NoGil());
   m.def("refuse_capture", &compile::refuse_capture, py::arg("reason"), NoGil());
   m.def("load_program", &load_program, py::arg("name"), py::arg("text"), py::arg("parameters"), py::arg("results"),
-        py::arg("written"), py::arg("random_blocks"), py::arg("checks"), py::arg("device"), NoGil());
+        py::arg("written"), py::arg("random_blocks"), py::arg("checks"), py::arg("device"),
+        py::arg("executable_file") = "", NoGil());
 }
 
 }  // namespace tpu::python

@@ -25,6 +25,7 @@
 #include "python/decompose.h"
 #include "python/exit.h"
 #include "python/user_frame.h"
+#include "runtime/executable_file.h"
 #include "runtime/memory_stats.h"
 #include "stablehlo/neuron_limits.h"
 
@@ -111,15 +112,16 @@ std::map<std::string, std::string> client_info() {
 }
 
 std::map<std::string, double> compile_stats() {
-  std::map<std::string, double> stats{{"compiles", 0},   {"compile_seconds", 0}, {"memory_hits", 0},
-                                      {"disk_hits", 0},  {"failed", 0},          {"programs", 0},
-                                      {"executions", 0}, {"nodes", 0},           {"waits", 0}};
+  std::map<std::string, double> stats{
+      {"compiles", 0}, {"compile_seconds", 0}, {"memory_hits", 0}, {"disk_hits", 0}, {"file_hits", 0},
+      {"failed", 0},   {"programs", 0},        {"executions", 0},  {"nodes", 0},     {"waits", 0}};
   if (!Context::initialized()) return stats;
   const runtime::CompileStats cache = Context::get().cache().stats();
   stats["compiles"] = static_cast<double>(cache.compiled);
   stats["compile_seconds"] = cache.compile_seconds;
   stats["memory_hits"] = static_cast<double>(cache.memory_hits);
   stats["disk_hits"] = static_cast<double>(cache.disk_hits);
+  stats["file_hits"] = static_cast<double>(cache.file_hits);
   stats["failed"] = static_cast<double>(cache.failed);
   stats["programs"] = static_cast<double>(cache.programs);
   for (int i = 0; i < Context::get().devices(); ++i) {
@@ -267,6 +269,21 @@ void bind_engine(py::module_& m) {
   m.def("cache_dir", &runtime::cache_directory);
   m.def("cache_entries",
         [] { return Context::initialized() ? Context::get().cache().disk_entries() : std::vector<std::string>(); });
+  m.def(
+      "compile_executable",
+      [](const std::string& text) {
+        const runtime::CompileCache& cache = Context::get().cache();
+        const std::string bytes = cache.executable_of(text);
+        const py::gil_scoped_acquire gil;
+        return std::pair(cache.environment(), py::bytes(bytes));
+      },
+      py::arg("text"), NoGil());
+  m.def(
+      "write_executable",
+      [](const std::string& path, const std::string& environment, const std::string& text, const std::string& bytes) {
+        runtime::write_executable(path, runtime::executable_key(environment, text), bytes);
+      },
+      py::arg("path"), py::arg("environment"), py::arg("text"), py::arg("executable"), NoGil());
   m.def("debug_level", &log::level);
   m.def("set_debug_level", &log::set_level);
   m.def("operators", &operators);
@@ -293,7 +310,10 @@ void bind_topologies(py::module_& m) {
       .def_property_readonly("device_kind", [](const pjrt::Topology& topology) { return topology.device().kind; })
       .def_property_readonly("device_attributes",
                              [](const pjrt::Topology& topology) { return topology.device().attributes; })
-      .def_property_readonly("device_count", &pjrt::Topology::device_count);
+      .def_property_readonly("device_count", &pjrt::Topology::device_count)
+      .def_property_readonly("environment", [](const pjrt::Topology& topology) {
+        return runtime::executable_environment(topology.plugin(), topology.platform_name(), topology.device().kind);
+      });
   py::class_<pjrt::CompiledProgram>(m, "CompiledProgram")
       .def("memory",
            [](const pjrt::CompiledProgram& program) {

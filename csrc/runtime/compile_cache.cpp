@@ -9,6 +9,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "runtime/executable_file.h"
 
 namespace tpu::runtime {
 namespace {
@@ -63,11 +64,11 @@ pjrt::CompileOptions compile_options(const std::string& platform) {
   return options;
 }
 
-CompileCache::CompileCache(const pjrt::Client& client, std::string environment_key, std::string directory,
-                           int64_t limit_bytes, int threads)
+CompileCache::CompileCache(const pjrt::Client& client, std::string directory, int64_t limit_bytes, int threads)
     : client_(client),
       options_(compile_options(client.platform_name())),
-      environment_key_(std::move(environment_key) + "\n" + options_.encode()),
+      environment_(executable_environment(client.plugin(), client.platform_name(),
+                                          client.devices().empty() ? "" : client.devices()[0].kind())),
       disk_(std::move(directory), limit_bytes),
       workers_(threads) {}
 
@@ -136,6 +137,10 @@ ProgramHandle CompileCache::get(CompileRequest request) {
   return program;
 }
 
+std::string CompileCache::executable_of(const std::string& text) const {
+  return client_.compile(text, options_)->serialize();
+}
+
 void CompileCache::discard(std::vector<std::shared_ptr<const void>> holders) {
   workers_.submit([this, holders = std::move(holders)]() mutable {
     discarded_ += holders.size();
@@ -151,10 +156,24 @@ void CompileCache::discard_now(std::vector<std::shared_ptr<const void>> holders)
   malloc_trim(0);
 }
 
+std::unique_ptr<pjrt::Executable> CompileCache::load_from_file(const CompileRequest& request) const {
+  if (request.executable_file.empty()) return nullptr;
+  std::string reason = "it is for another program, plugin or device";
+  try {
+    const auto bytes = read_executable(request.executable_file, executable_key(environment_, request.text));
+    if (bytes) return client_.deserialize(*bytes);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  if (log::enabled(1)) log::line(request.executable_file + " is not used: " + reason);
+  return nullptr;
+}
+
 void CompileCache::build(const ProgramHandle& program, const CompileRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   CompileEvent event{request.label, request.location, request.reason, "compiled", 0};
-  const std::string key = environment_key_ + "\n" + request.text;
+  // The platform's version is known where there is a client.
+  const std::string key = executable_key(environment_ + "\n" + client_.platform_version(), request.text);
   bool on_disk = false;
   try {
     if (log::enabled(4)) log::line(request.text);
@@ -166,6 +185,9 @@ void CompileCache::build(const ProgramHandle& program, const CompileRequest& req
       } catch (const Error&) {
         // An entry that this plugin cannot load is a miss; storing the new one replaces it.
       }
+    }
+    if (program->executable_ == nullptr && (program->executable_ = load_from_file(request)) != nullptr) {
+      event.source = "file";
     }
     if (program->executable_ == nullptr) {
       program->executable_ = client_.compile(request.text, options_);
@@ -195,6 +217,8 @@ void CompileCache::build(const ProgramHandle& program, const CompileRequest& req
       ++stats_.failed;
     } else if (event.source == "disk") {
       ++stats_.disk_hits;
+    } else if (event.source == "file") {
+      ++stats_.file_hits;
     } else {
       ++stats_.compiled;
       stats_.compile_seconds += event.seconds;

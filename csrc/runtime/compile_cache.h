@@ -28,6 +28,7 @@ struct CompileRequest {
   std::string reason;    // "new program", "new outputs", ...
   std::string
       operators;  // the rows that emitted it, all of them: "mul.Tensor add.Tensor"; none for text from elsewhere
+  std::string executable_file = {};  // may hold what a compiler made of it (executable_file.h)
 };
 
 class CompiledProgram {
@@ -48,7 +49,7 @@ using ProgramHandle = std::shared_ptr<CompiledProgram>;
 
 struct CompileEvent {
   std::string label, location, reason;
-  std::string source;  // "compiled" or "disk"
+  std::string source;  // "compiled", "disk" (the cache's) or "file" (the request's)
   double seconds = 0;
 };
 
@@ -64,7 +65,8 @@ struct CompileStats {
   int64_t programs = 0;  // alive in memory
   int64_t memory_hits = 0;
   int64_t disk_hits = 0;
-  int64_t compiled = 0;  // misses of both
+  int64_t file_hits = 0;  // executables that came with their program
+  int64_t compiled = 0;   // all others
   int64_t failed = 0;
   double compile_seconds = 0;        // summed over compiles, which may overlap
   std::vector<CompileEvent> recent;  // the last kRecent misses of the memory cache, oldest first
@@ -77,10 +79,13 @@ class CompileCache {
  public:
   static constexpr size_t kRecent = 1000;
 
-  CompileCache(const pjrt::Client& client, std::string environment_key, std::string directory, int64_t limit_bytes,
-               int threads);
+  CompileCache(const pjrt::Client& client, std::string directory, int64_t limit_bytes, int threads);
 
   ProgramHandle get(CompileRequest request);
+  /// What the compiler makes of a text, for a file. Compiles in the call, past memory and disk: XLA:CPU cannot write
+  /// again what it has read.
+  std::string executable_of(const std::string& text) const;
+  const std::string& environment() const { return environment_; }
   CompileStats stats() const;
   void reset_stats();
   /// Drops what holds programs, on a worker thread, and now and then gives their memory back to the system.
@@ -95,10 +100,11 @@ class CompileCache {
 
  private:
   void build(const ProgramHandle& program, const CompileRequest& request);
+  std::unique_ptr<pjrt::Executable> load_from_file(const CompileRequest& request) const;
 
   const pjrt::Client& client_;
   const pjrt::CompileOptions options_;
-  const std::string environment_key_;
+  const std::string environment_;  // executable_environment() of the client
   DiskCache disk_;
   WorkerPool workers_;
   std::atomic<size_t> discarded_{0};  // since memory was given back

@@ -1,7 +1,6 @@
 #include "runtime/context.h"
 
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
 #include "base/env.h"
@@ -25,28 +24,6 @@ void refuse_forked_child() {
               "'spawn' start method of multiprocessing, or keep workers on the CPU.");
 }
 
-// Whatever changes the meaning of a serialised executable besides the program text.
-std::string environment_key(const pjrt::Client& client) {
-  std::error_code failed;
-  const std::string& path = client.plugin().path();
-  std::string key = "torch_tpu executable v1\nplatform " + client.platform_name() + "\n" + client.platform_version() +
-                    "\napi " + std::to_string(client.plugin().major_version()) + "." +
-                    std::to_string(client.plugin().minor_version()) + "\nplugin " +
-                    std::filesystem::path(path).filename().string() + " " +
-                    std::to_string(std::filesystem::file_size(path, failed));
-  for (const auto& [name, value] : client.plugin().attributes()) key += "\n" + name + "=" + value;
-  if (!client.devices().empty()) key += "\nkind " + client.devices()[0].kind();
-  for (const char* name : {"XLA_FLAGS", "LIBTPU_INIT_ARGS", "NEURON_CC_FLAGS"}) {
-    if (auto value = env::text(name)) key += std::string("\n") + name + "=" + *value;
-  }
-  // An executable for this processor's vector units does not run on an older one.
-  key += "\ncpu " + std::to_string(std::thread::hardware_concurrency());
-#if defined(__x86_64__)
-  key += __builtin_cpu_supports("avx512f") ? " avx512" : __builtin_cpu_supports("avx2") ? " avx2" : " sse";
-#endif
-  return key;
-}
-
 }  // namespace
 
 Context::Context(PluginChoice choice) : choice_(std::move(choice)) {
@@ -60,8 +37,7 @@ Context::Context(PluginChoice choice) : choice_(std::move(choice)) {
   for (size_t i = 0; i < client_->devices().size(); ++i) queues_.push_back(std::make_unique<TaskQueue>());
   host_readable_ = client_->platform_name() == "cpu";
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  cache_ = std::make_unique<CompileCache>(*client_, environment_key(*client_), cache_directory(),
-                                          env::integer(env::kCacheSizeMb, 4096) << 20,
+  cache_ = std::make_unique<CompileCache>(*client_, cache_directory(), env::integer(env::kCacheSizeMb, 4096) << 20,
                                           static_cast<int>(env::integer(env::kCompileThreads, std::min(cores, 16))));
   if (log::enabled(1)) {
     log::line("plugin " + choice_.path + " (" + choice_.reason + "), " + std::to_string(devices()) + " x " +

@@ -3,33 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <vector>
 
+#include "base/error.h"
 #include "base/hash.h"
+#include "runtime/executable_file.h"
 
 namespace tpu::runtime {
 namespace fs = std::filesystem;
-namespace {
-
-constexpr char kMagic[8] = {'T', 'P', 'U', 'E', 'X', 'E', '0', '1'};
-
-struct Header {
-  char magic[8];
-  uint64_t key_bytes;
-  uint64_t payload_bytes;
-  Fingerprint checksum;  // of key and payload together
-};
-
-Fingerprint checksum(const std::string& key, const std::string& payload) {
-  const Fingerprint a = fingerprint(key);
-  const Fingerprint b = fingerprint(payload);
-  return {mix(a.high, b.high), mix(a.low, b.low)};
-}
-
-}  // namespace
 
 DiskCache::DiskCache(std::string directory, int64_t limit_bytes)
     : directory_(std::move(directory)), limit_bytes_(limit_bytes) {}
@@ -42,30 +24,14 @@ std::optional<std::string> DiskCache::load(const std::string& key) const {
   if (!enabled()) return std::nullopt;
   const std::string path = path_of(key);
   std::error_code ignored;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return std::nullopt;
-  Header header;
-  // Of the file that is open: another process may have replaced it by now.
-  const auto size = static_cast<uint64_t>(std::max<std::streamoff>(0, file.tellg()));
-  file.seekg(0);
-  const bool whole = file.read(reinterpret_cast<char*>(&header), sizeof header) &&
-                     std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.key_bytes <= size &&
-                     header.payload_bytes <= size && sizeof header + header.key_bytes + header.payload_bytes == size;
-  if (!whole) {
-    fs::remove(path, ignored);
+  try {
+    auto payload = read_executable(path, key);
+    if (payload) fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
+    return payload;
+  } catch (const Error&) {
+    fs::remove(path, ignored);  // damaged
     return std::nullopt;
   }
-  std::string stored_key(header.key_bytes, '\0');
-  std::string payload(header.payload_bytes, '\0');
-  file.read(stored_key.data(), static_cast<std::streamsize>(stored_key.size()));
-  file.read(payload.data(), static_cast<std::streamsize>(payload.size()));
-  if (!file || !(checksum(stored_key, payload) == header.checksum)) {
-    fs::remove(path, ignored);
-    return std::nullopt;
-  }
-  if (stored_key != key) return std::nullopt;
-  fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
-  return payload;
 }
 
 void DiskCache::store(const std::string& key, const std::string& payload) {
@@ -76,21 +42,11 @@ void DiskCache::store(const std::string& key, const std::string& payload) {
   static std::atomic<uint64_t> serial{0};
   const std::string path = path_of(key);
   const std::string temporary = path + "." + std::to_string(getpid()) + "." + std::to_string(serial++) + ".tmp";
-  {
-    std::ofstream file(temporary, std::ios::binary);
-    Header header;
-    std::memcpy(header.magic, kMagic, sizeof kMagic);
-    header.key_bytes = key.size();
-    header.payload_bytes = payload.size();
-    header.checksum = checksum(key, payload);
-    file.write(reinterpret_cast<const char*>(&header), sizeof header);
-    file.write(key.data(), static_cast<std::streamsize>(key.size()));
-    file.write(payload.data(), static_cast<std::streamsize>(payload.size()));
-    file.close();
-    if (!file) {
-      fs::remove(temporary, failed);
-      return;
-    }
+  try {
+    write_executable(temporary, key, payload);
+  } catch (const Error&) {
+    fs::remove(temporary, failed);
+    return;
   }
   fs::rename(temporary, path, failed);
   if (failed) {

@@ -1,7 +1,8 @@
 // export_run: runs a program that torch_tpu.export.save wrote, without Python and without torch.
 //
 // usage: export_run DIRECTORY INPUTS OUTPUTS [--seed N] [--packages DIRECTORY]...
-//   DIRECTORY   with program.mlir, weights.safetensors and signature.json
+//   DIRECTORY   with program.mlir, weights.safetensors and signature.json; and program.exe, where there is one, which
+//               saves the compiler's time on the kind of device that it is for
 //   INPUTS      a safetensors file with a tensor for each input, by the names in the signature
 //   OUTPUTS     the file to write: a tensor for each result, and "written.NAME" for each input or weight that the
 //               program writes to
@@ -16,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -25,6 +27,7 @@
 
 #include "pjrt/client.h"
 #include "runtime/compile_cache.h"
+#include "runtime/executable_file.h"
 #include "runtime/provider.h"
 #include "stablehlo/program_types.h"
 #include "tensor_file.h"
@@ -37,6 +40,7 @@ using tpu::DType;
 using tpu::TensorType;
 using tpu::pjrt::Buffer;
 using tpu::pjrt::Client;
+using tpu::pjrt::Executable;
 
 constexpr std::chrono::seconds kStart{300};
 
@@ -142,6 +146,15 @@ HostTensor random_words(const json& signature, uint64_t seed) {
   return {{DType::kS64, {static_cast<int64_t>(words.size())}}, {bytes, bytes + sizeof(uint64_t) * words.size()}};
 }
 
+/// The executable beside the program if it is for this device, else what the compiler makes of the text.
+std::unique_ptr<Executable> load_or_compile(const Client& client, const fs::path& directory, const std::string& text) {
+  using namespace tpu::runtime;
+  const std::string environment =
+      executable_environment(client.plugin(), client.platform_name(), client.devices()[0].kind());
+  const auto bytes = read_executable((directory / "program.exe").string(), executable_key(environment, text));
+  return bytes ? client.deserialize(*bytes) : client.compile(text, compile_options(client.platform_name()));
+}
+
 Buffer to_device(const Client& client, const HostTensor& tensor) {
   return client.buffer_from_host(tensor.bytes.data(), tensor.type, client.devices()[0]);
 }
@@ -210,7 +223,7 @@ void run(const Arguments& arguments) {
   const auto client = Client::create(tpu::pjrt::Plugin::load(choice.path), choice.options, kStart);
   if (client->devices().empty()) throw std::runtime_error("plugin " + choice.path + " has no device");
   const tpu::pjrt::Device& device = client->devices()[0];
-  const auto program = client->compile(text, tpu::runtime::compile_options(client->platform_name()));
+  const auto program = load_or_compile(*client, arguments.directory, text);
 
   std::vector<Buffer> parameters;
   for (const json& parameter : signature.at("parameters")) {

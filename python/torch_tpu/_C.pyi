@@ -167,6 +167,9 @@ class Topology:
         """What the plugin says of one device; "device_memory_bytes_limit" of TPUs."""
     @property
     def device_count(self) -> int: ...
+    @property
+    def environment(self) -> str:
+        """What an executable for it depends on besides the program (csrc/runtime/executable_file.h)."""
     def compile(self, text: str) -> CompiledProgram:
         """Compiles a StableHLO module with the options the engine uses on that platform.
         RuntimeError, or NotImplementedError, with the compiler's text if the program is refused."""
@@ -234,10 +237,19 @@ def load_program(
     random_blocks: list[int],
     checks: list[tuple[str, str, str]],
     device: int,
+    executable_file: str = "",
 ) -> CapturedCall:
     """A call of a program that was captured earlier (csrc/compile/loaded_program.h): sizes and dtypes of its parameters
-    and results, which are dense and row-major, and the rest as CapturedCall has it. Starts the client and the compile;
-    an error of the compiler is raised where a result is read."""
+    and results, which are dense and row-major, and the rest as CapturedCall has it. Starts the client and the compile,
+    or loads the executable if the file has one for this program and device; an error of the compiler is raised where a
+    result is read."""
+
+def compile_executable(text: str) -> tuple[str, bytes]:
+    """What the device's compiler makes of a StableHLO module, and the environment it is for. RuntimeError with the
+    compiler's text where it refuses the program or cannot write what it made."""
+
+def write_executable(path: str, environment: str, text: str, executable: bytes) -> None:
+    """Writes an executable of a StableHLO module to a file for load_program()."""
 
 class GraphCapture:
     """While open, operators of this thread are set aside instead of launched."""

@@ -53,6 +53,29 @@ def test_report_of_a_function() -> None:
 
 
 @needs_libtpu
+@pytest.mark.parametrize(
+    ("place", "kind", "gibibytes"),
+    [
+        ("v4:2x2x1", "TPU v4", 30),
+        ("v5e:1x1", "TPU v5 lite", 15),
+        ("v5p:2x2x1", "TPU v5", 95),
+        ("v6e:2x2", "TPU v6 lite", 31),
+        ("tpu7x:2x2x1", "TPU7x", 94),
+    ],
+)
+def test_training_step_for_each_kind_of_device(place: str, kind: str, gibibytes: int) -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Linear(256, 128)).bfloat16()
+    report = aot.compile(model, (meta(8, 128, dtype=torch.bfloat16),), topology=place, training=True)
+    assert report.compiles and report.fits, report.error
+    assert report.device_kind == kind
+    assert report.device_bytes is not None and report.device_bytes >> 30 == gibibytes
+    assert report.estimated_cycles > 0
+    # Two products forward, two for the weights' gradients, one for the first result's.
+    assert report.flops is not None and report.flops >= 5 * 2 * 8 * 128 * 256
+
+
+@needs_libtpu
 def test_training_step_reuses_the_memory_of_parameters_and_state(tmp_path: pathlib.Path) -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128))

@@ -444,6 +444,74 @@ def test_text_compiles_for_a_tpu(tmp_path: pathlib.Path) -> None:
     assert "stablehlo.dot_general" in text
 
 
+def run_from(folder: pathlib.Path, x: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """The result in a process without a cache, and how it came by its programs."""
+    save_file({"x": x}, folder / "inputs")
+    run_python(
+        """
+        import sys, torch, torch_tpu.export
+        from safetensors.torch import load_file, save_file
+        run = torch_tpu.export.load(sys.argv[1])
+        x = load_file(sys.argv[1] + "/inputs")["x"].to("tpu")
+        y = run(x).cpu()
+        stats = torch_tpu.compile_stats()
+        save_file({"y": y, "stats": torch.tensor([stats["file_hits"], stats["compiles"]])}, sys.argv[1] + "/outputs")
+        """,
+        arguments=(str(folder),),
+        TORCH_TPU_CACHE="0",
+    )
+    outputs = load_file(folder / "outputs")
+    file_hits, compiles = outputs["stats"].tolist()
+    return outputs["y"], {"file_hits": file_hits, "compiles": compiles}
+
+
+def test_an_executable_saves_the_compile(tmp_path: pathlib.Path) -> None:
+    module, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh()), torch.randn(3, 4)
+    folder = saved(tmp_path, module, (x,), compile_for="device")
+    want = module(x).detach()
+
+    y, stats = run_from(folder, x)
+    assert stats == {"file_hits": 1, "compiles": 0}
+    torch.testing.assert_close(y, want)
+
+    executable = (folder / "program.exe").read_bytes()
+    (folder / "program.exe").write_bytes(executable[:-1] + bytes([executable[-1] ^ 1]))
+    y, stats = run_from(folder, x)
+    assert stats == {"file_hits": 0, "compiles": 1}
+    torch.testing.assert_close(y, want)
+
+    (folder / "program.exe").write_bytes(executable)
+    text = (folder / "program.mlir").read_text()
+    (folder / "program.mlir").write_text(text.replace("stablehlo.tanh", "stablehlo.sine"))
+    y, stats = run_from(folder, x)
+    assert stats == {"file_hits": 0, "compiles": 1}
+    torch.testing.assert_close(y, module[0](x).detach().sin())
+
+    saved(tmp_path, module, (x,))
+    assert not (folder / "program.exe").exists()
+
+
+@pytest.mark.skipif(not topology.libtpu_installed(), reason="libtpu is not installed")
+def test_an_executable_for_another_device_is_left_alone(tmp_path: pathlib.Path) -> None:
+    module, x = nn.Linear(4, 8), torch.randn(3, 4)
+    folder = saved(tmp_path, module, (x,), compile_for="v5e:1x1")
+    assert b"kind TPU v5 lite" in (folder / "program.exe").read_bytes()
+    y, stats = run_from(folder, x)
+    assert stats == {"file_hits": 0, "compiles": 1}
+    torch.testing.assert_close(y, module(x).detach())
+
+
+@pytest.mark.skipif(not topology.libtpu_installed(), reason="libtpu is not installed")
+def test_what_no_compiler_takes_leaves_the_files_as_they_were(tmp_path: pathlib.Path) -> None:
+    folder = saved(tmp_path, nn.Linear(4, 8), (torch.randn(3, 4),))
+    before = (folder / "program.mlir").read_text()
+    with pytest.raises(RuntimeError, match="does not compile for 'v5e:9x9x9'"):
+        saved(tmp_path, nn.Tanh(), (torch.randn(3, 4),), compile_for="v5e:9x9x9")
+    with pytest.raises(RuntimeError, match="the compiler for v5e:1x1 refuses the program"):
+        saved(tmp_path, nn.Tanh(), (torch.empty(1 << 34, device="meta"),), compile_for="v5e:1x1")  # 64 GiB
+    assert (folder / "program.mlir").read_text() == before
+
+
 def damage(folder: pathlib.Path, **changes: Any) -> None:
     signature = json.loads((folder / "signature.json").read_text())
     for name, value in changes.items():
@@ -635,6 +703,21 @@ def test_cpp_draws_the_same_random_numbers(tmp_path: pathlib.Path) -> None:
     want = export.load(folder)(on_device(x)).cpu()
     assert torch.equal(run_cpp(folder, {"input": x}, "--seed", "5")["output"], want)
     assert not torch.equal(run_cpp(folder, {"input": x})["output"], want)
+
+
+@needs_runner
+def test_cpp_loads_the_executable(tmp_path: pathlib.Path) -> None:
+    x = torch.randn(4, 8)
+    other = saved(tmp_path, nn.Tanh(), (x,), compile_for="device")
+    foreign = _C.compile_executable((other / "program.mlir").read_text())
+    folder = saved(tmp_path, nn.Sigmoid(), (x,), platform="cpu")
+    text = (folder / "program.mlir").read_text()
+    torch.testing.assert_close(run_cpp(folder, {"input": x})["output"], x.sigmoid())
+    # Another program's under the key of this one shows which of them runs.
+    _C.write_executable(str(folder / "program.exe"), foreign[0], text, foreign[1])
+    torch.testing.assert_close(run_cpp(folder, {"input": x})["output"], x.tanh())
+    _C.write_executable(str(folder / "program.exe"), foreign[0] + "x", text, foreign[1])
+    torch.testing.assert_close(run_cpp(folder, {"input": x})["output"], x.sigmoid())
 
 
 @needs_runner

@@ -20,8 +20,9 @@ def reset_host_fallbacks() -> None:
 
 
 def compile_stats() -> dict[str, float]:
-    """Counters of the compiler and its cache: compiles, compile_seconds, memory_hits, disk_hits, failed (compiles),
-    programs (now in memory), executions, nodes (operators recorded) and waits (for a value of the device)."""
+    """Counters of the compiler and its cache: compiles, compile_seconds, memory_hits, disk_hits, file_hits (programs
+    that came with an executable), failed (compiles), programs (now in memory), executions, nodes (operators recorded)
+    and waits (for a value of the device)."""
     return _C.compile_stats()
 
 

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torch_tpu import _C
 from torch_tpu.export.signature import (
+    EXECUTABLE_FILE,
     PROGRAM_FILE,
     WEIGHTS_FILE,
     Input,
@@ -37,7 +38,8 @@ def load(
         weights: tensors on any device, by name, that take the place of those in the file or that the file lacks.
 
     Returns:
-        A callable. Compiling begins at once; an error of the compiler is raised where a result is read.
+        A callable. Compiling begins at once, where the folder has no executable for this device; an error of the
+        compiler is raised where a result is read.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -58,6 +60,7 @@ def load(
         list(signature.random_blocks),
         [(check.kind, f"{check.operator} in {signature.name}", check.message) for check in signature.checks],
         place.index,
+        str(folder / EXECUTABLE_FILE),
     )
     return LoadedProgram(signature, program, _weights(folder, signature, weights or {}, place), place)
 

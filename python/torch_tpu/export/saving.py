@@ -12,8 +12,22 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from torch_tpu import _C
 from torch_tpu.export.capturing import Captured, capture
-from torch_tpu.export.signature import PROGRAM_FILE, WEIGHTS_FILE, Check, Input, Result, Signature, plain, value_to_json
+from torch_tpu.export.signature import (
+    EXECUTABLE_FILE,
+    PROGRAM_FILE,
+    WEIGHTS_FILE,
+    Check,
+    Input,
+    Result,
+    Signature,
+    plain,
+    value_to_json,
+)
+
+# For `compile_for`: the device of this process.
+HERE = "device"
 
 
 def save(
@@ -23,6 +37,8 @@ def save(
     platform: str | None = None,
     example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
     locations: bool = False,
+    compile_for: str | None = None,
+    timeout: float = 1800.0,
 ) -> None:
     """Writes program.mlir, weights.safetensors and signature.json into a folder, which is made if need be.
 
@@ -35,13 +51,19 @@ def save(
             the text holds nothing that is meant for one kind of device.
         example_inputs: ``(args, kwargs)`` of the sizes that the file is for, for a program with dynamic sizes.
         locations: operations carry the lines of the user's program, with the names of its files.
+        compile_for: also writes program.exe, an executable for one kind of device, so that :func:`load` compiles
+            nothing there: "device", the one of this process, or a topology as :func:`torch_tpu.aot.compile` takes them
+            ("v5e:1x1"), which needs its compiler and no hardware. The program is laid out for that platform.
+        timeout: seconds that the compiler of a topology may take.
 
     Raises:
         TypeError: `program` is neither of these.
         ValueError: a size is dynamic, and `example_inputs` do not say what it is to be. A value among the results or
             arguments cannot be written.
         RuntimeError: what the program does cannot be one program, as where it needs a tensor's value on the way. Names
-            the operator and the user's line.
+            the operator and the user's line. Or the compiler is not there, does not know the topology, or refuses
+            the program.
+        TimeoutError: the compiler gave no answer in time.
         NotImplementedError: an argument of the program is no tensor or value, or a type among the results is not
             registered with torch.utils._pytree under a name.
     """
@@ -52,6 +74,8 @@ def save(
         module, args, kwargs = (*program, {})[:3]
         program = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
     captured = capture(program, example_inputs)
+    if compile_for is not None and platform is None:
+        platform = _C.device_properties(0).platform if compile_for == HERE else "tpu"
     text, checks = captured.call.program(platform or "", locations)
     leaves: list[Input | Result] = [*captured.inputs, *captured.results]
     for leaf in leaves:
@@ -72,11 +96,27 @@ def save(
         random_blocks=tuple(captured.call.random_blocks),
         checks=tuple(Check(*check) for check in checks),
     )
+    executable = None if compile_for is None else _compile(text, compile_for, timeout)
     folder = pathlib.Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     safetensors.save_file(_on_host(captured.weights), folder / WEIGHTS_FILE, metadata={"format": "pt"})
     (folder / PROGRAM_FILE).write_text(text)
     signature.write(folder)
+    (folder / EXECUTABLE_FILE).unlink(missing_ok=True)
+    if executable is not None:
+        _C.write_executable(str(folder / EXECUTABLE_FILE), executable[0], text, executable[1])
+
+
+def _compile(text: str, place: str, timeout: float) -> tuple[str, bytes]:
+    """An executable, and the environment that it is for."""
+    if place == HERE:
+        return _C.compile_executable(text)
+    from torch_tpu.aot.compiler import compile_text
+
+    made = compile_text(text, place, provider="libtpu", timeout=timeout, keep_executable=True)
+    if made.error is not None:
+        raise RuntimeError(f"the compiler for {place} refuses the program: {made.error}")
+    return made.environment, made.executable
 
 
 def _name_of(program: ExportedProgram) -> str:

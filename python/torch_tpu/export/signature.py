@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 VERSION = 1
 
 PROGRAM_FILE, WEIGHTS_FILE, SIGNATURE_FILE = "program.mlir", "weights.safetensors", "signature.json"
+EXECUTABLE_FILE = "program.exe"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ class CompileCacheTest : public pjrt::FakePluginTest {
   }
   // Its worker threads are never joined, hence leaked as in a process.
   CompileCache& cache(const std::string& directory = "") {
-    caches_.push_back(new CompileCache(*client_, "environment", directory, int64_t{1} << 20, 2));
+    caches_.push_back(new CompileCache(*client_, directory, int64_t{1} << 20, 2));
     return *caches_.back();
   }
   static CompileRequest request(const std::string& text) { return {text, "label", "file.py:1", "a test"}; }
