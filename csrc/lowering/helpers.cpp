@@ -86,6 +86,17 @@ Value squeeze(Value x, int64_t axis) {
   return hlo::reshape(x, sizes);
 }
 
+Value take_along(Value x, Value index) {
+  if (index.type().numel() == 0) return broadcast_to(scalar(x.builder(), 0.0, x.dtype()), index.dims());
+  hlo::GatherDims dims;
+  dims.operand_batching_dims = {0};
+  dims.start_indices_batching_dims = {0};
+  dims.collapsed_slice_dims = {1};
+  dims.start_index_map = {1};
+  dims.index_vector_dim = 2;
+  return hlo::gather(x, index, dims, {1, 1});
+}
+
 Value at_least_1d(Value x) { return x.rank() == 0 ? hlo::reshape(x, {1}) : x; }
 
 Value is_nan(Value x) {

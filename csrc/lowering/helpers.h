@@ -34,6 +34,9 @@ Value sum_to(Value x, const Dims& sizes);
 Value unsqueeze(Value x, int64_t axis);
 Value squeeze(Value x, int64_t axis);
 
+/// x[i, index[i, k]], for `x` of sizes [n, m] and an integer `index` [n, k] of positions below m.
+Value take_along(Value x, Value index);
+
 /// `x` of rank 1 or more: a 0-d value gets one dim of size 1, so that axis code needs no special case.
 Value at_least_1d(Value x);
 

@@ -88,7 +88,7 @@ Value sort_keys(Value keys) {
 Sorted sort_rows(Value keys, Value rows) {
   const Value inputs[] = {keys, index_along(keys.builder(), keys.dims(), 1)};
   const auto sorted = sort_with(inputs);
-  return {sorted[0], permute_rows(rows, sorted[1])};
+  return {sorted[0], take_rows(rows, sorted[1])};
 }
 
 }  // namespace tpu::lowering

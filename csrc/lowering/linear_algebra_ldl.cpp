@@ -276,11 +276,11 @@ std::vector<Value> linalg_ldl_solve(const OpCall& call) {
   const Value pivots = reshape(convert(broadcast_to(call.tensor(1), pivot_dims), DType::kS32), {product(batch), n});
   const Value b = flatten_batch(broadcast_to(call.tensor(2), sizes));
   const Ldl ldl = unpacked(packed, pivots);
-  const Value y = solve_triangle(ldl.l, permute_rows(b, ldl.permutation), true, true, true);
+  const Value y = solve_triangle(ldl.l, take_rows(b, ldl.permutation), true, true, true);
   const Value z = solve_blocks(packed, ldl.first, y, hermitian);
   const Transpose back = hermitian && is_complex(packed.dtype()) ? Transpose::kAdjoint : Transpose::kTranspose;
   const Value x = solve_triangle(ldl.l, z, true, true, true, back);
-  return {to_result(call, 0, permute_rows(x, inverse_permutation(ldl.permutation)))};
+  return {to_result(call, 0, take_rows(x, inverse_permutation(ldl.permutation)))};
 }
 
 const Row kRows[] = {

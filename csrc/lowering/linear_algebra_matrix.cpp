@@ -69,10 +69,10 @@ Value diagonal_of(Value x) {
   return reduce(select(same, x, full_like(x, 0)), Reducer::kAdd, {2});
 }
 
-Value permute_rows(Value x, Value permutation) {
-  const int64_t b = x.dim(0), n = x.dim(1), m = x.dim(2);
-  if (x.type().numel() == 0) return x;
-  const Value parts[] = {index_along(x.builder(), {b, n, 1}, 0), reshape(permutation, {b, n, 1})};
+Value take_rows(Value x, Value rows) {
+  const int64_t b = x.dim(0), k = rows.dim(1), m = x.dim(2);
+  if (b * k * m == 0) return broadcast_to(scalar(x.builder(), 0.0, x.dtype()), {b, k, m});
+  const Value parts[] = {index_along(x.builder(), {b, k, 1}, 0), reshape(rows, {b, k, 1})};
   GatherDims dims;
   dims.offset_dims = {2};
   dims.collapsed_slice_dims = {0, 1};

@@ -34,8 +34,8 @@ Value grown(Value x, int64_t rows, int64_t columns);
 /// Main diagonal of a [b, n, n] value: [b, n].
 Value diagonal_of(Value x);
 
-/// Rows of `x` [b, n, m] in the order of `permutation` [b, n].
-Value permute_rows(Value x, Value permutation);
+/// Rows `rows` [b, k] of `x` [b, n, m]: [b, k, m].
+Value take_rows(Value x, Value rows);
 
 /// Inverse of each permutation [b, n].
 Value inverse_permutation(Value permutation);

@@ -170,16 +170,7 @@ Value first_largest(Value x) {
 }
 
 /// Row `row[i]` of matrix i of a [b, n, m] value, as [b, m]; `row` is i32[b].
-Value row_of(Value x, Value row) {
-  const int64_t b = x.dim(0), m = x.dim(2);
-  const Value parts[] = {index_along(x.builder(), {b, 1}, 0), reshape(row, {b, 1})};
-  GatherDims dims;
-  dims.offset_dims = {1};
-  dims.collapsed_slice_dims = {0, 1};
-  dims.start_index_map = {0, 1};
-  dims.index_vector_dim = 1;
-  return gather(x, concatenate(parts, 1), dims, {1, 1, m});
-}
+Value row_of(Value x, Value row) { return reshape(take_rows(x, reshape(row, {x.dim(0), 1})), {x.dim(0), x.dim(2)}); }
 
 /// Rows `k` (0-d) and `p` (i32[b]) of `x` exchanged.
 Value exchange_rows(Value x, Value k, Value p) {
@@ -278,7 +269,7 @@ Value permutation_matrix(Value permutation, DType dtype) {
 
 /// X of A X = B for A = P L U; all [b, ., .].
 Value solve_with_lu(Value packed, Value permutation, Value b) {
-  const Value y = solve_triangle(packed, permute_rows(b, permutation), true, true, true);
+  const Value y = solve_triangle(packed, take_rows(b, permutation), true, true, true);
   return solve_triangle(packed, y, true, false, false);
 }
 
@@ -286,7 +277,7 @@ Value solve_with_lu(Value packed, Value permutation, Value b) {
 Value solve_adjoint_with_lu(Value packed, Value permutation, Value b) {
   const Value y = solve_triangle(packed, b, true, false, false, Transpose::kAdjoint);
   const Value z = solve_triangle(packed, y, true, true, true, Transpose::kAdjoint);
-  return permute_rows(z, inverse_permutation(permutation));
+  return take_rows(z, inverse_permutation(permutation));
 }
 
 std::vector<Value> linalg_lu_factor_ex(const OpCall& call) {

@@ -48,18 +48,6 @@ Value look_up(Value table, Value index) {
   return hlo::gather(table, index, dims, {1});
 }
 
-/// x[n, index[n, k]] for x of sizes [samples, classes].
-Value pick_along(Value x, Value index) {
-  if (index.type().numel() == 0) return full_like(x, 0);
-  hlo::GatherDims dims;
-  dims.operand_batching_dims = {0};
-  dims.start_indices_batching_dims = {0};
-  dims.collapsed_slice_dims = {1};
-  dims.start_index_map = {1};
-  dims.index_vector_dim = 2;
-  return hlo::gather(x, index, dims, {1, 1});
-}
-
 // ---- negative log likelihood
 
 /// Targets of a likelihood loss: class indices made safe to look up, and the weight of each sample.
@@ -232,7 +220,7 @@ LabelOperands label_operands(const OpCall& call, size_t i) {
 /// class is no target and the margin is violated.
 std::pair<Value, Value> label_violations(const LabelOperands& o) {
   Dims cube = {o.samples, o.classes, o.classes};
-  Value own = hlo::broadcast_in_dim(pick_along(o.input, o.labels), cube, {0, 1});
+  Value own = hlo::broadcast_in_dim(take_along(o.input, o.labels), cube, {0, 1});
   Value other = hlo::broadcast_in_dim(o.input, cube, {0, 2});
   Value violation = hlo::subtract(other, add(own, -1));
   Value counts = hlo::bit_and(hlo::broadcast_in_dim(o.listed, cube, {0, 1}),

@@ -40,13 +40,6 @@ Value search_halving(Value boundaries, Value values, bool right) {
   int64_t size = boundaries.dim(1);
   DType index = size <= INT32_MAX ? DType::kS32 : DType::kS64;
   TensorType type{index, values.dims()};
-  Dims column = {values.dim(0), values.dim(1), 1};
-  stablehlo::GatherDims dims;
-  dims.collapsed_slice_dims = {1};
-  dims.operand_batching_dims = {0};
-  dims.start_indices_batching_dims = {0};
-  dims.start_index_map = {1};
-  dims.index_vector_dim = 2;
   int64_t steps = 0;
   while ((int64_t{1} << steps) <= size) ++steps;  // enough to shrink [0, size] to one place
   const Value init[] = {scalar(builder, int64_t{0}, DType::kS32), builder.constant(int64_t{0}, type),
@@ -57,7 +50,7 @@ Value search_halving(Value boundaries, Value values, bool right) {
   auto halve = [&](std::span<const Value> v) -> std::vector<Value> {
     Value low = v[1], high = v[2];
     Value middle = divide(add(low, high), builder.constant(int64_t{2}, type));
-    Value probe = gather(boundaries, reshape(middle, column), dims, {1, 1});
+    Value probe = take_along(boundaries, middle);
     Value open = compare(low, high, Compare::kLt);
     Value before = stands_before(probe, values, right);
     Value one = builder.constant(int64_t{1}, type);
@@ -106,18 +99,12 @@ Results searchsorted(const OpCall& call) {
     Value sorter = call.tensor(5);
     int64_t size = sequence.rank() == 0 ? 1 : sequence.dim(sequence.rank() - 1);
     int64_t rows = sequence.type().numel() / size;
-    stablehlo::GatherDims dims;
-    dims.collapsed_slice_dims = {1};
-    dims.operand_batching_dims = {0};
-    dims.start_indices_batching_dims = {0};
-    dims.start_index_map = {1};
-    dims.index_vector_dim = 2;
-    Value order = reshape(sorter, {rows, size, 1});
+    Value order = reshape(sorter, {rows, size});
     Value outside = bit_or(compare(order, full_like(order, 0.0), Compare::kLt),
                            compare(order, full_like(order, static_cast<double>(size)), Compare::kGe));
-    call.check(reduce_over(outside, Reducer::kOr, {0, 1, 2}, false), Code::kIndex,
+    call.check(reduce_over(outside, Reducer::kOr, {0, 1}, false), Code::kIndex,
                "torch.searchsorted(): sorter index out of range");
-    sequence = reshape(gather(reshape(sequence, {rows, size}), order, dims, {1, 1}), sequence.dims());
+    sequence = reshape(take_along(reshape(sequence, {rows, size}), order), sequence.dims());
   }
   return {placed(call, sequence, 1, right)};
 }

@@ -53,7 +53,9 @@ std::string executable_environment(const pjrt::Plugin& plugin, const std::string
   return text + "\noptions " + to_hex(fingerprint(compile_options(platform).encode()));
 }
 
-std::string executable_key(const std::string& environment, const std::string& text) { return environment + "\n" + text; }
+std::string executable_key(const std::string& environment, const std::string& text) {
+  return environment + "\n" + text;
+}
 
 void write_executable(const std::string& path, const std::string& key, const std::string& executable) {
   std::ofstream file(path, std::ios::binary);

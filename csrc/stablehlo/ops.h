@@ -168,11 +168,6 @@ std::vector<Value> case_of(Value index, std::span<const Region> branches, std::s
 /// Keeps the compiler from fusing across: one result per operand.
 std::vector<Value> optimization_barrier(std::span<const Value> values);
 
-/// Typed-FFI custom call (api_version 4). `attributes` is the text of the backend_config dictionary.
-std::vector<Value> custom_call(Builder& builder, const std::string& target, std::span<const Value> operands,
-                               std::span<const TensorType> results, const std::string& attributes,
-                               bool has_side_effect = false);
-
 // ---- special functions: CHLO operations that every plugin's front end expands, mended where that is off
 Value erf(Value x);
 Value erfc(Value x);

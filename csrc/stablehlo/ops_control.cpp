@@ -66,14 +66,4 @@ std::vector<Value> optimization_barrier(std::span<const Value> values) {
   return emit_generic(values[0].builder(), "optimization_barrier", values, "", types_of(values));
 }
 
-std::vector<Value> custom_call(Builder& builder, const std::string& target, std::span<const Value> operands,
-                               std::span<const TensorType> results, const std::string& attributes,
-                               bool has_side_effect) {
-  std::string text = "call_target_name = \"" + target +
-                     "\", api_version = 4 : i32, has_side_effect = " + (has_side_effect ? "true" : "false");
-  text += ", backend_config = ";
-  text += attributes.empty() ? "{}" : attributes;
-  return emit_generic(builder, "custom_call", operands, text, results);
-}
-
 }  // namespace tpu::stablehlo
