@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch_tpu
 from helpers import DEVICE, eager_mode
 from torch import Tensor
 
@@ -37,10 +38,11 @@ def nothing(_: object) -> None:
 
 
 class Program:
-    """Draws actions that suit the tensors of a CPU world."""
+    """Draws actions that suit the tensors of a CPU world. Storages may grow where `grows` says so."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, grows: bool = True) -> None:
         self.rng = random.Random(seed)
+        self.grows = grows
 
     def start(self) -> World:
         sizes = self.rng.choice([(24,), (4, 6), (2, 3, 4), (2, 2, 2, 3), (1, 5, 1, 3)])
@@ -184,9 +186,10 @@ class Program:
             lambda w: nothing(w[place].set_(w[other])),
             lambda w: setattr(w[place], "data", w[other]),
             lambda w: setattr(w[place], "data", w[other].clone()),
-            # What a tensor gains by growing is not initialised.
-            lambda w: nothing(w[place].resize_(grown).zero_()),
         ]
+        if self.grows:
+            # What a tensor gains by growing is not initialised.
+            actions.append(lambda w: nothing(w[place].resize_(grown).zero_()))
         available = world[other].untyped_storage().nbytes() // x.element_size()
         if offset + strides[0] + 2 <= available:  # else the storage grows, by what is not initialised
             actions.append(lambda w: nothing(w[place].set_(w[other].untyped_storage(), offset, (2, 2), strides)))
@@ -242,3 +245,25 @@ def test_random_program(mode: str, seed: int) -> None:
             if program.rng.random() < 0.15:
                 assert (found := differences(cpu, device)) == [], f"{where}: {found}"
         assert (found := differences(cpu, device)) == [], f"seed {seed}: {found}"
+
+
+@pytest.mark.filterwarnings("ignore:Use of masked_fill_ on expanded tensors")
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("seed", range(1000))
+@torch.no_grad()
+def test_random_program_in_steps(seed: int) -> None:
+    """Ten actions a step (torch_tpu.compile.step), on tensors that steps before left behind."""
+    program = Program(seed, grows=False)
+    cpu = program.start()
+    device = [x.to(DEVICE) for x in cpu]
+
+    @torch_tpu.compile.step
+    def ten_actions() -> None:
+        for _ in range(10):
+            action = program.action(cpu)
+            want, got = attempt(action, cpu), attempt(action, device)
+            assert got == want, f"seed {seed}, {action.__code__.co_firstlineno}: raised {got} instead of {want}"
+
+    for number in range(STEPS // 10):
+        ten_actions()
+        assert (found := differences(cpu, device)) == [], f"seed {seed}, step {number}: {found}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -348,6 +349,24 @@ def test_factorisations_are_one_program_that_checks(function: Callable[[Tensor],
     with pytest.raises(torch.linalg.LinAlgError, match=what):
         step(bad.to(DEVICE)).cpu()
     assert_matches(step(good.to(DEVICE)), function(good))
+
+
+def test_as_strided_looks_beyond_windows() -> None:
+    """A program gets the elements of a window; what lies around them is read as without torch.compile."""
+    numbers = torch.arange(24.0).view(4, 6)
+    reads: list[Callable[[Tensor], Tensor]] = [
+        lambda x: x.as_strided((1, 3), (5, 1), 6) + 0,
+        lambda x: x.mul(2).sum() + x.t().as_strided((2, 2), (3, 1), 0),
+        lambda x: torch.as_strided_copy(x, (2, 3), (5, 1)),
+    ]
+    windows: list[Callable[[Tensor], Tensor]] = [lambda x: x, lambda x: x[1:], lambda x: x[:2], lambda x: x[1:3, 1:3]]
+    for read in reads:
+        step, whole = compiled(read), numbers.to(DEVICE)
+        assert launches(functools.partial(step, whole)) == 1
+        for window in windows:
+            assert_matches(step(window(whole)), read(window(numbers)))
+    with pytest.raises(Exception, match="as_strided of an argument that is a view"):
+        compiled(reads[0], options={"one_program": True})(numbers.to(DEVICE)[1:])
 
 
 def test_default_backend() -> None:

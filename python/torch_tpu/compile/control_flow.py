@@ -18,6 +18,7 @@ from torch._C import DispatchKey
 from torch.utils import _pytree as pytree
 
 from torch_tpu import _C
+from torch_tpu.compile.windows import is_window, reads_storages
 
 _log = logging.getLogger("torch_tpu.compile")
 
@@ -142,6 +143,8 @@ class _Parts:
         sliced, how = pytree.tree_flatten(xs)
         if not sliced or not all(_is_ours(x) for x in (*init, *sliced)) or sliced[0].shape[0] == 0:
             raise _NotARegion("it is not of tensors of the device with slices")
+        if isinstance(body_fn, torch.fx.GraphModule) and reads_storages(body_fn):
+            raise _NotARegion("as_strided of a slice")
         init = _packed(init)
         slices = [torch.empty(x.shape[1:], dtype=x.dtype, device="meta") for x in sliced]
         operands = (*init, *pytree.tree_unflatten(slices, how), *others)
@@ -160,6 +163,9 @@ class _Parts:
     ) -> _Part:
         """Captures a function of tensors like the operands. The first of its results are stored like `like`, the others
         by the memory format."""
+        looks_beyond = isinstance(function, torch.fx.GraphModule) and reads_storages(function)
+        if looks_beyond and any(is_window(x) for x in _tensors(operands) if _is_ours(x)):
+            raise _NotARegion("as_strided of a view of larger memory")
         capture = _C.GraphCapture(_device_of(operands), fixed_sizes=True)
         try:
             stand_ins = [capture.argument(x) if isinstance(x, torch.Tensor) else x for x in operands]

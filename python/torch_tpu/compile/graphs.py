@@ -14,6 +14,7 @@ import torch
 from torch_tpu import _C
 from torch_tpu.compile import control_flow
 from torch_tpu.compile.options import Options
+from torch_tpu.compile.windows import is_window, reads_storages
 
 _log = logging.getLogger("torch_tpu.compile")
 
@@ -27,7 +28,8 @@ class CompiledGraph:
     what is captured for other sizes with the same bounds is the same program.
 
     A graph that needs a value on the way, or has tensors on several devices, cannot be one program: its operators then
-    run one after the other, and :attr:`reason` says why.
+    run one after the other, and :attr:`reason` says why. So do those of a call with a window into larger memory, where
+    the graph looks beyond it (``as_strided``): a program gets the window's elements only.
     """
 
     def __init__(self, graph: torch.fx.GraphModule, options: Options | None = None) -> None:
@@ -37,10 +39,14 @@ class CompiledGraph:
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._one_size = not any(_varies(node) for node in placeholders)
         self._changing = [_changing_dims(node) for node in placeholders]
+        self._reads_storages = reads_storages(graph)
         self.reason: str | None = None
 
     def __call__(self, *args: Any) -> Any:
-        if self.reason is None:
+        windows = self._reads_storages and any(is_window(a) for a in args if isinstance(a, torch.Tensor))
+        if windows and self._options.one_program:
+            raise RuntimeError("as_strided of an argument that is a view of larger memory cannot be one program")
+        if self.reason is None and not windows:
             # Under torch.compile(dynamic=True) one graph serves many sizes; otherwise dynamo has compared them.
             key = () if self._one_size else tuple(_form(a) for a in args)
             program = self._programs.get(key)
