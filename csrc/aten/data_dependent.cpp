@@ -181,6 +181,13 @@ bool has_mask(const Indices& indices) {
   return false;
 }
 
+bool has_only_masks(const Indices& indices) {
+  for (const std::optional<at::Tensor>& index : indices) {
+    if (index && index->defined() && !is_mask(*index)) return false;
+  }
+  return true;
+}
+
 int64_t given(const Indices& indices) {
   int64_t count = 0;
   for (const std::optional<at::Tensor>& index : indices) count += index && index->defined() ? 1 : 0;
@@ -205,10 +212,13 @@ torch::jit::Stack write_at(const char* row, const at::Tensor& self, const Indice
                            bool accumulate) {
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "too many indices for tensor of dimension ",
                     self.dim(), " (got ", indices.size(), ")");
-  TORCH_CHECK(self.scalar_type() == values.scalar_type(),
+  // A number of the host's for all that masks select is a masked_fill to PyTorch, which converts it.
+  const bool fills = !accumulate && values.numel() == 1 && values.device().is_cpu() && has_only_masks(indices);
+  const at::Tensor typed = fills ? values.to(self.scalar_type()) : values;
+  TORCH_CHECK(self.scalar_type() == typed.scalar_type(),
               "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
-              " for the destination and ", values.scalar_type(), " for the source.");
-  const at::Tensor here = values.device() == self.device() || values.dim() == 0 ? values : values.to(self.device());
+              " for the destination and ", typed.scalar_type(), " for the source.");
+  const at::Tensor here = typed.device() == self.device() || typed.dim() == 0 ? typed : typed.to(self.device());
   // A mask alone needs no positions: its size never matters.
   const bool keep_mask = has_mask(indices) && given(indices) == 1;
   Indices on_device;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "aten/argument_checks.h"
 #include "aten/changing_sizes.h"
 #include "base/error.h"
 #include "base/hash.h"
@@ -38,13 +39,18 @@ class PlanBuilder {
 
   std::variant<std::unique_ptr<PlannedCall>, ResizeOut> build() {
     meta_ = compute_metadata(op_, arguments_);
+    check_arguments(op_, arguments_, meta_.promoted);
     if (op_.form == Form::kOut) {
       if (auto resize = wrong_out_size()) return *resize;
     }
     for (uint32_t use : written_uses()) at::assert_no_internal_overlap(*signature_.tensors[use].tensor);
     plan_->id = graph::next_plan_id();
     fill_plan();
-    check_lowering();
+    try {
+      check_lowering();
+    } catch (const stablehlo::OperandError& error) {
+      refuse(error);
+    }
     keep_windows();
     call_->plan = plan_.release();
     return std::move(call_);
@@ -70,6 +76,7 @@ class PlanBuilder {
     const lowering::BoundedRule rule = lowering::bounded_rule(op_.row->name);
     if (rule == nullptr || op_.writes_several) return nullptr;
     meta_ = compute_metadata(op_, arguments_);
+    check_arguments(op_, arguments_, meta_.promoted);
     if (op_.form == Form::kOut && wrong_out_size()) return nullptr;
     for (uint32_t use : written_uses()) at::assert_no_internal_overlap(*signature_.tensors[use].tensor);
     if (!bound_windows(false)) return nullptr;
@@ -574,6 +581,21 @@ class PlanBuilder {
       words.push_back(builder.parameter({dtype, {}}));
     }
     graph::lower(plan, builder, {inputs, words}, {});
+  }
+
+  /// Raises what PyTorch's kernels raise for arguments that they were not written for. The host's have none either, so
+  /// that there is no falling back to them.
+  [[noreturn]] void refuse(const stablehlo::OperandError& error) const {
+    std::string forms;
+    bool one_dtype = !signature_.tensors.empty();
+    for (const TensorUse& use : signature_.tensors) {
+      one_dtype = one_dtype && use.tensor->scalar_type() == signature_.tensors[0].tensor->scalar_type();
+      forms += (forms.empty() ? "" : ", ") + to_string(type_of(*use.tensor));
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(!error.about_dtypes() || !one_dtype, "\"", op_.name, "\" not implemented for '",
+                                signature_.tensors[0].tensor->scalar_type(), "'");
+    TORCH_CHECK(false, op_.name, ": the ", error.about_dtypes() ? "dtypes" : "sizes",
+                " of its arguments do not fit each other: ", forms);
   }
 
   void keep_windows() {

@@ -87,6 +87,12 @@ Alignment read_alignment(const OpCall& call, size_t log_probs, size_t blank_argu
   Value may_skip = hlo::bit_and(odd, hlo::bit_and(ge(state, 3.0), ne(labels, before)));
   if (states == 1) may_skip = ne(labels, labels);
 
+  const Value lengths = constant_ints(builder, target_lengths), last_state = hlo::add(lengths, lengths);
+  const Value is_label = hlo::bit_and(odd, lt(state, broadcast_over(last_state, labels.dims(), {1})));
+  const Value outside = hlo::bit_or(lt(labels, 0.0), ge(labels, static_cast<double>(classes)));
+  call.check(reduce_axes(hlo::bit_and(is_label, outside), hlo::Reducer::kOr, {0, 1}, false), Code::kIndex,
+             "a target is out of bounds: there are " + std::to_string(classes) + " classes");
+
   // emissions[t, n, s] = scores[t, n, labels[n, s]]
   hlo::GatherDims dims;
   dims.offset_dims = {0};
@@ -97,9 +103,7 @@ Alignment read_alignment(const OpCall& call, size_t log_probs, size_t blank_argu
   dims.index_vector_dim = 2;
   Value index = hlo::clamp(scalar(builder, int64_t{0}, DType::kS32), labels, scalar(builder, classes - 1, DType::kS32));
   Value emissions = hlo::gather(scores, index, dims, {time, 1, 1});
-  Value last = constant_ints(builder, target_lengths);
-  return {emissions, labels, may_skip, constant_ints(builder, input_lengths), hlo::add(last, last), time,
-          batch,     states, batched};
+  return {emissions, labels, may_skip, constant_ints(builder, input_lengths), last_state, time, batch, states, batched};
 }
 
 /// log(exp(a) + exp(b) + exp(c)) where all three may be -inf.

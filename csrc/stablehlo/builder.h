@@ -1,6 +1,6 @@
 #pragma once
 // A typed builder for StableHLO programs. A Value knows its builder, so operations are free functions in
-// ops.h: `add(x, y)`. Types and shapes are checked as the program is built (Error{kInternal} names the
+// ops.h: `add(x, y)`. Types and shapes are checked as the program is built (OperandError names the
 // operation and its operands); the result is text, which is what every PJRT plugin takes and the compile
 // cache hashes.
 //
@@ -20,11 +20,24 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/error.h"
 #include "base/tensor_type.h"
 
 namespace tpu::stablehlo {
 
 class Builder;
+
+/// An operation does not take its operands: a lowering was given what it was not written for.
+class OperandError : public Error {
+ public:
+  OperandError(const std::string& message, bool about_dtypes)
+      : Error(Code::kInternal, message), about_dtypes_(about_dtypes) {}
+  /// Because of their dtypes, whatever their sizes are.
+  bool about_dtypes() const { return about_dtypes_; }
+
+ private:
+  bool about_dtypes_;
+};
 
 /// An SSA value. Copies are cheap; valid while its builder lives.
 class Value {

@@ -36,13 +36,13 @@ std::string i64_array(std::span<const int64_t> values) {
   return text + ">";
 }
 
-void fail(const char* op, const char* message, std::span<const Value> operands) {
+void fail(const char* op, const char* message, std::span<const Value> operands, bool about_dtypes) {
   std::string text = std::string("stablehlo.") + op + ": " + message + " (operands";
   for (size_t i = 0; i < operands.size(); ++i) {
     text += i == 0 ? " " : ", ";
     text += operands[i].defined() ? to_string(operands[i].type()) : "undefined";
   }
-  throw Error(Code::kInternal, text + ")");
+  throw OperandError(text + ")", about_dtypes);
 }
 
 std::string generic(const char* op, std::span<const Value> operands, const std::string& attributes,

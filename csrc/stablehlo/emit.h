@@ -21,13 +21,18 @@ std::string list(std::span<const int64_t> values);
 /// "array<i64: 0, 1>"
 std::string i64_array(std::span<const int64_t> values);
 
-/// Throws Error{kInternal} "stablehlo.<op>: <message> (operands ...)".
-[[noreturn]] void fail(const char* op, const char* message, std::span<const Value> operands);
+/// Throws OperandError "stablehlo.<op>: <message> (operands ...)".
+[[noreturn]] void fail(const char* op, const char* message, std::span<const Value> operands, bool about_dtypes = false);
 inline void check(bool condition, const char* op, const char* message, std::span<const Value> operands) {
   if (!condition) fail(op, message, operands);
 }
 inline void check(bool condition, const char* op, const char* message, std::initializer_list<Value> operands) {
   if (!condition) fail(op, message, {operands.begin(), operands.size()});
+}
+
+/// The same for what is wrong with dtypes.
+inline void check_dtypes(bool condition, const char* op, const char* message, std::initializer_list<Value> operands) {
+  if (!condition) fail(op, message, {operands.begin(), operands.size()}, true);
 }
 
 /// `"stablehlo.op"(%a, %b) (regions) {attributes} : (types) -> ` without the result types; `op` may carry

@@ -37,13 +37,14 @@ Value emit_retyped(const char* op, std::initializer_list<Value> operands, const 
 }
 
 Value unary(const char* op, Value x, Accepts accepts) {
-  check(accepts(x.dtype()), op, "wrong element type", {x});
+  check_dtypes(accepts(x.dtype()), op, "wrong element type", {x});
   return emit_plain(op, {x}, x.type());
 }
 
 Value binary(const char* op, Value a, Value b, Accepts accepts) {
+  check_dtypes(a.dtype() == b.dtype(), op, "operands must have one type", {a, b});
   check(a.type() == b.type(), op, "operands must have one type", {a, b});
-  check(accepts(a.dtype()), op, "wrong element type", {a, b});
+  check_dtypes(accepts(a.dtype()), op, "wrong element type", {a, b});
   return emit_plain(op, {a, b}, a.type());
 }
 
@@ -94,11 +95,11 @@ Value exponential(Value x) { return unary("exponential", x, is_float_or_complex)
 Value exponential_minus_one(Value x) { return unary("exponential_minus_one", x, is_float_or_complex); }
 Value floor(Value x) { return unary("floor", x, is_floating); }
 Value imag(Value x) {
-  check(is_float_or_complex(x.dtype()), "imag", "wrong element type", {x});
+  check_dtypes(is_float_or_complex(x.dtype()), "imag", "wrong element type", {x});
   return emit_retyped("imag", {x}, {real_type(x.dtype()), x.dims()});
 }
 Value is_finite(Value x) {
-  check(is_floating(x.dtype()), "is_finite", "wrong element type", {x});
+  check_dtypes(is_floating(x.dtype()), "is_finite", "wrong element type", {x});
   return emit_retyped("is_finite", {x}, {DType::kBool, x.dims()});
 }
 Value log(Value x) { return unary("log", x, is_float_or_complex); }
@@ -108,7 +109,7 @@ Value negate(Value x) { return unary("negate", x, is_number); }
 Value logical_not(Value x) { return unary("not", x, is_bits); }
 Value popcnt(Value x) { return unary("popcnt", x, is_integer); }
 Value real(Value x) {
-  check(is_float_or_complex(x.dtype()), "real", "wrong element type", {x});
+  check_dtypes(is_float_or_complex(x.dtype()), "real", "wrong element type", {x});
   return emit_retyped("real", {x}, {real_type(x.dtype()), x.dims()});
 }
 Value round_nearest_even(Value x) { return unary("round_nearest_even", x, is_floating); }
@@ -133,7 +134,7 @@ Value convert(Value x, DType dtype) {
 Value bitcast_convert(Value x, DType dtype) {
   if (x.dtype() == dtype) return x;
   const bool legal = x.dtype() != DType::kBool && dtype != DType::kBool && is_complex(x.dtype()) == is_complex(dtype);
-  check(legal, "bitcast_convert", "bool and complex cannot be reinterpreted", {x});
+  check_dtypes(legal, "bitcast_convert", "bool and complex cannot be reinterpreted", {x});
   TensorType result{dtype, x.dims()};
   const size_t from = byte_size(x.dtype()), to = byte_size(dtype);
   if (from > to) {
@@ -154,7 +155,7 @@ Value bitcast_convert(Value x, DType dtype) {
 }
 
 Value reduce_precision(Value x, int exponent_bits, int mantissa_bits) {
-  check(is_floating(x.dtype()), "reduce_precision", "wrong element type", {x});
+  check_dtypes(is_floating(x.dtype()), "reduce_precision", "wrong element type", {x});
   std::string text = "stablehlo.reduce_precision";
   append_operands(text, {&x, 1});
   text += ", format = e" + std::to_string(exponent_bits) + "m" + std::to_string(mantissa_bits) + " : ";
@@ -185,9 +186,10 @@ Value complex(Value re, Value im) {
 }
 
 Value compare(Value a, Value b, Compare direction, bool total_order) {
+  check_dtypes(a.dtype() == b.dtype(), "compare", "operands must have one type", {a, b});
   check(a.type() == b.type(), "compare", "operands must have one type", {a, b});
   const bool ordered = direction != Compare::kEq && direction != Compare::kNe;
-  check(!ordered || !is_complex(a.dtype()), "compare", "complex numbers have no order", {a, b});
+  check_dtypes(!ordered || !is_complex(a.dtype()), "compare", "complex numbers have no order", {a, b});
   const TensorType result{DType::kBool, a.dims()};
   std::string text = "stablehlo.compare ";
   text += direction_name(direction);

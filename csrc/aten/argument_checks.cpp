@@ -1,0 +1,275 @@
+#include "aten/argument_checks.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/error.h"
+
+namespace tpu::aten {
+namespace {
+
+using Arguments = at::ArrayRef<c10::IValue>;
+
+// ---- dtypes that there are kernels for -----------------------------------------------------------------------
+
+enum class Accepts : uint8_t {
+  kReal,               // all but complex
+  kNumbers,            // all but complex and bool
+  kNotBool,            // all but bool
+  kFloating,           // no integers, bool and complex
+  kFloatingOrComplex,  // no integers and bool
+  kImages,             // floating and uint8
+  kIntegers,           // no bool
+  kBits,               // integers and bool
+};
+
+struct Rule {
+  Accepts accepts;
+  Code raises;  // kNotImplemented, or kInvalidArgument where PyTorch raises a RuntimeError
+};
+
+struct Family {
+  Rule rule;
+  const char* operators;  // of all overloads that have no entry of their own
+};
+
+// As the CPU has it, where CUDA has the same.
+constexpr Family kFamilies[] = {
+    {{Accepts::kReal, Code::kNotImplemented},
+     "amax amin aminmax atan2 clamp clamp_max clamp_min copysign digamma erf erfc erfinv fractional_max_pool2d "
+     "fractional_max_pool3d ge gt i0 le lgamma logit lt max min polygamma signbit special_airy_ai special_bessel_j0 "
+     "special_bessel_j1 special_bessel_y0 special_bessel_y1 special_chebyshev_polynomial_t "
+     "special_chebyshev_polynomial_u special_chebyshev_polynomial_v special_chebyshev_polynomial_w special_entr "
+     "special_erfcx special_hermite_polynomial_h special_hermite_polynomial_he special_i0e special_i1 special_i1e "
+     "special_laguerre_polynomial_l special_legendre_polynomial_p special_log_ndtr special_modified_bessel_i0 "
+     "special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri "
+     "special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_shifted_chebyshev_polynomial_t "
+     "special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v "
+     "special_shifted_chebyshev_polynomial_w special_spherical_bessel_j0 special_xlog1py special_zeta xlogy"},
+    {{Accepts::kReal, Code::kInvalidArgument},
+     "deg2rad fmax fmin isneginf isposinf max.dim maximum min.dim minimum nansum rad2deg sort"},
+    {{Accepts::kNumbers, Code::kNotImplemented},
+     "bucketize ceil div.Scalar_mode div.Tensor_mode floor floor_divide fmod histc index_reduce kthvalue "
+     "max_pool2d_with_indices max_pool3d_with_indices median nanmedian remainder round searchsorted threshold trunc"},
+    {{Accepts::kNumbers, Code::kInvalidArgument},
+     "argmax argmin hardtanh relu topk"},
+    {{Accepts::kNotBool, Code::kNotImplemented},
+     "abs addbmm addcmul addmm addmv baddbmm convolution dot linalg_cross mv reflection_pad1d reflection_pad2d "
+     "replication_pad1d replication_pad2d trace vdot"},
+    {{Accepts::kNotBool, Code::kInvalidArgument},
+     "dist neg soft_margin_loss"},
+    {{Accepts::kFloating, Code::kNotImplemented},
+     "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d _batch_norm_with_update "
+     "binary_cross_entropy _ctc_loss elu frac gelu glu grid_sampler_2d grid_sampler_3d hardshrink hardsigmoid "
+     "hardswish huber_loss hypot igamma igammac leaky_relu log_sigmoid_forward _log_softmax _log_softmax_backward_data "
+     "logaddexp2 max_unpool2d max_unpool3d mish mse_loss multi_margin_loss multilabel_margin_loss_forward "
+     "native_batch_norm _native_batch_norm_legit native_group_norm native_layer_norm nextafter nll_loss2d_forward "
+     "nll_loss_forward _prelu_kernel round.decimals rrelu_with_noise _safe_softmax segment_reduce smooth_l1_loss "
+     "_softmax _softmax_backward_data softplus softshrink"},
+    {{Accepts::kFloatingOrComplex, Code::kNotImplemented},
+     "lerp logaddexp logcumsumexp renorm silu"},
+    {{Accepts::kFloatingOrComplex, Code::kInvalidArgument},
+     "cholesky_inverse cholesky_solve geqrf linalg_cholesky_ex linalg_householder_product linalg_inv_ex "
+     "linalg_ldl_factor_ex linalg_ldl_solve linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp linalg_qr "
+     "linalg_solve_triangular _linalg_svd ormqr triangular_solve"},
+    {{Accepts::kImages, Code::kNotImplemented},
+     "upsample_bicubic2d upsample_bilinear2d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+     "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d"},
+    {{Accepts::kIntegers, Code::kNotImplemented},
+     "bitwise_left_shift bitwise_right_shift gcd lcm"},
+    {{Accepts::kBits, Code::kNotImplemented},
+     "bitwise_and bitwise_not bitwise_or bitwise_xor"},
+};
+
+bool is_accepted(c10::ScalarType dtype, Accepts accepts) {
+  const bool is_bool = dtype == c10::kBool, is_integer = c10::isIntegralType(dtype, /*includeBool=*/false);
+  const bool is_complex = c10::isComplexType(dtype), is_floating = !is_bool && !is_integer && !is_complex;
+  switch (accepts) {
+    case Accepts::kReal:
+      return !is_complex;
+    case Accepts::kNumbers:
+      return !is_complex && !is_bool;
+    case Accepts::kNotBool:
+      return !is_bool;
+    case Accepts::kFloating:
+      return is_floating;
+    case Accepts::kFloatingOrComplex:
+      return is_floating || is_complex;
+    case Accepts::kImages:
+      return is_floating || dtype == c10::kByte;
+    case Accepts::kIntegers:
+      return is_integer;
+    case Accepts::kBits:
+      return is_integer || is_bool;
+  }
+  return true;
+}
+
+/// The overload's entry, else its operator's.
+template <typename Table>
+auto find(const Table& table, std::string_view row) {
+  auto found = table.find(std::string(row));
+  if (found == table.end()) found = table.find(std::string(row.substr(0, row.find('.'))));
+  return found;
+}
+
+const std::unordered_map<std::string, Rule>& accepted_dtypes() {
+  static const auto* const table = [] {
+    auto* made = new std::unordered_map<std::string, Rule>;
+    for (const Family& family : kFamilies) {
+      std::istringstream names(family.operators);
+      for (std::string name; names >> name;) made->emplace(name, family.rule);
+    }
+    return made;
+  }();
+  return *table;
+}
+
+/// The dtype that the tensors are computed in; Undefined without any.
+c10::ScalarType common_dtype(const Operator& op, Arguments arguments) {
+  c10::ScalarType common = c10::ScalarType::Undefined;
+  for (size_t i = 0; i < op.kinds.size(); ++i) {
+    const std::string& name = op.handle.schema().arguments()[i].name();
+    const bool is_place = name == "index" || name == "indices" || name == "target" || name == "sorter";
+    if (op.kinds[i] != ArgKind::kTensor || arguments[i].isNone() || is_place) continue;
+    const at::Tensor tensor = arguments[i].toTensor();
+    if (!tensor.defined() || c10::isFloat8Type(tensor.scalar_type())) continue;
+    common = common == c10::ScalarType::Undefined ? tensor.scalar_type()
+                                                  : c10::promoteTypes(common, tensor.scalar_type());
+  }
+  return common;
+}
+
+void check_accepted(const Operator& op, Arguments arguments, c10::ScalarType promoted) {
+  const auto found = find(accepted_dtypes(), op.row->name);
+  if (found == accepted_dtypes().end()) return;
+  // Of an overload for a tensor and a number, both decide; what only takes floats has numbers as parameters.
+  const Accepts accepts = found->second.accepts;
+  const bool takes_floats = accepts == Accepts::kFloating || accepts == Accepts::kFloatingOrComplex;
+  const bool of_number = !takes_floats && (op.row->name.find("Scalar") != std::string_view::npos ||
+                                           op.row->name.find("scalar") != std::string_view::npos);
+  const c10::ScalarType dtype = of_number ? promoted : common_dtype(op, arguments);
+  if (dtype == c10::ScalarType::Undefined || is_accepted(dtype, accepts)) return;
+  TORCH_CHECK(found->second.raises == Code::kNotImplemented, op.name, " does not support ", dtype, " inputs");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", op.name, "\" not implemented for '", dtype, "'");
+}
+
+// ---- dtypes that must be equal -------------------------------------------------------------------------------
+
+/// Numbers of the arguments whose dtypes must be those of the first of them. PyTorch converts none of them: a product
+/// of float32 and bfloat16 is mostly a forgotten conversion.
+const std::unordered_map<std::string, std::vector<size_t>>& equal_dtypes() {
+  static const auto* const table = new std::unordered_map<std::string, std::vector<size_t>>{
+      {"addbmm", {0, 1, 2}},
+      {"addmm", {0, 1, 2}},
+      {"addmv", {0, 1, 2}},
+      {"baddbmm", {0, 1, 2}},
+      {"bmm", {0, 1}},
+      {"convolution", {0, 1}},
+      {"dot", {0, 1}},
+      {"_embedding_bag", {0, 6}},
+      {"_embedding_bag_forward_only", {0, 6}},
+      {"index_put", {0, 2}},
+      {"mm", {0, 1}},
+      {"mv", {0, 1}},
+      {"put_", {0, 2}},
+      {"_unsafe_index_put", {0, 2}},
+      {"vdot", {0, 1}},
+  };
+  return *table;
+}
+
+void check_equal_dtypes(const Operator& op, Arguments arguments) {
+  const auto found = find(equal_dtypes(), op.row->name);
+  if (found == equal_dtypes().end()) return;
+  const at::Tensor* first = nullptr;
+  for (size_t i : found->second) {
+    if (i >= arguments.size() || !arguments[i].isTensor()) continue;
+    const at::Tensor& tensor = arguments[i].toTensor();
+    if (!tensor.defined()) continue;
+    if (first == nullptr) first = &tensor;
+    TORCH_CHECK(tensor.scalar_type() == first->scalar_type(), op.name, ": expected ",
+                op.handle.schema().arguments()[found->second[0]].name(), " and ",
+                op.handle.schema().arguments()[i].name(), " to have the same dtype, but got ", first->scalar_type(),
+                " and ", tensor.scalar_type());
+  }
+}
+
+/// Weights and statistics of a normalisation have the input's dtype, or are float32 beside an input of a half dtype.
+void check_normalization(const Operator& op, Arguments arguments) {
+  const c10::ScalarType input = arguments[0].toTensor().scalar_type();
+  for (size_t i = 1; i < op.kinds.size(); ++i) {
+    if (op.kinds[i] != ArgKind::kTensor || !arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
+    const c10::ScalarType dtype = arguments[i].toTensor().scalar_type();
+    const bool beside_half = dtype == c10::kFloat && c10::isReducedFloatingType(input);
+    TORCH_CHECK(dtype == input || beside_half, op.name, ": expected input and ",
+                op.handle.schema().arguments()[i].name(), " to have the same dtype, but got ", input, " and ", dtype);
+  }
+}
+
+// ---- sizes -----------------------------------------------------------------------------------------------------
+
+void check_index_select(Arguments arguments) {
+  const at::Tensor index = arguments[2].toTensor();
+  TORCH_CHECK_INDEX(index.dim() <= 1, "index_select(): Index is supposed to be a vector, got ", index.dim(), " dims");
+  TORCH_CHECK(index.scalar_type() == c10::kLong || index.scalar_type() == c10::kInt,
+              "index_select(): Expected dtype int32 or int64 for index, got ", index.scalar_type());
+}
+
+void check_multinomial(Arguments arguments) {
+  const c10::ScalarType dtype = arguments[0].toTensor().scalar_type();
+  TORCH_CHECK(c10::isFloatingType(dtype), "multinomial only supports floating-point dtypes for input, got: ", dtype);
+}
+
+void check_put(Arguments arguments) {
+  const at::Tensor index = arguments[1].toTensor(), source = arguments[2].toTensor();
+  TORCH_CHECK_INDEX(index.numel() == source.numel(),
+                    "put_(): Expected source and index to have the same number of elements, but got ", source.numel(),
+                    " and ", index.numel());
+}
+
+/// input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+void check_convolution(Arguments arguments) {
+  const at::Tensor input = arguments[0].toTensor(), weight = arguments[1].toTensor();
+  const bool transposed = arguments[6].toBool();
+  const int64_t groups = arguments[8].toInt();
+  TORCH_CHECK(weight.size(0) >= groups, "Given groups=", groups, ", expected weight to be at least ", groups,
+              " at dimension 0, but got weight of size ", weight.sizes(), " instead");
+  for (int64_t dim = 2; dim < weight.dim(); ++dim) {
+    TORCH_CHECK(weight.size(dim) > 0, "kernel size should be greater than zero, but got a weight of size ",
+                weight.sizes());
+    TORCH_CHECK(dim >= input.dim() || input.size(dim) > 0,
+                "Only zero batch or zero channel inputs are supported, but got input shape: ", input.sizes());
+  }
+  if (!arguments[2].isTensor() || !arguments[2].toTensor().defined()) return;
+  const at::Tensor bias = arguments[2].toTensor();
+  const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
+  TORCH_CHECK(bias.dim() == 1 && bias.size(0) == channels, "Given ", transposed ? "transposed=1, " : "",
+              "weight of size ", weight.sizes(), ", expected bias to be 1-dimensional with ", channels,
+              " elements, but got bias of size ", bias.sizes(), " instead");
+}
+
+}  // namespace
+
+void check_arguments(const Operator& op, Arguments arguments, c10::ScalarType promoted) {
+  check_accepted(op, arguments, promoted);
+  check_equal_dtypes(op, arguments);
+  constexpr std::string_view kNormalizations[] = {"native_batch_norm", "_native_batch_norm_legit",
+                                                  "_native_batch_norm_legit.no_stats", "_batch_norm_with_update",
+                                                  "native_layer_norm", "native_group_norm"};
+  if (std::ranges::find(kNormalizations, op.row->name) != std::end(kNormalizations)) check_normalization(op, arguments);
+  if (op.row->name == "index_select") check_index_select(arguments);
+  if (op.row->name == "multinomial") check_multinomial(arguments);
+  if (op.row->name == "put_") check_put(arguments);
+  if (op.row->name == "convolution" || op.row->name == "convolution_overrideable") check_convolution(arguments);
+}
+
+}  // namespace tpu::aten
