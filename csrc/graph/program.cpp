@@ -277,24 +277,29 @@ std::vector<std::shared_ptr<Program>> ProgramCache::insert(const Recording& reco
   entries_.push_front({table_hash(recording.hash), recording.key, std::move(alive), std::move(program)});
   index_.emplace(entries_.front().hash, entries_.begin());
   std::vector<std::shared_ptr<Program>> removed;
-  while (bytes_ > limit_bytes_ && entries_.size() > 1) removed.push_back(remove_oldest());
+  while (bytes_ > limit_bytes_ && entries_.size() > 1) removed.push_back(remove(draw_old()));
   return removed;
 }
 
 std::vector<std::shared_ptr<Program>> ProgramCache::clear() {
   std::vector<std::shared_ptr<Program>> removed;
-  while (!entries_.empty()) removed.push_back(remove_oldest());
+  while (!entries_.empty()) removed.push_back(remove(entries_.begin()));
   return removed;
 }
 
-std::shared_ptr<Program> ProgramCache::remove_oldest() {
-  const auto oldest = std::prev(entries_.end());
-  auto [first, last] = index_.equal_range(oldest->hash);
-  while (first != last && first->second != oldest) ++first;
+// Not the first, which is the newest, if there are two.
+ProgramCache::Entries::iterator ProgramCache::draw_old() {
+  const size_t half = std::max(entries_.size() / 2, size_t{1});
+  return std::prev(entries_.end(), static_cast<std::ptrdiff_t>(1 + random_() % half));
+}
+
+std::shared_ptr<Program> ProgramCache::remove(Entries::iterator entry) {
+  auto [first, last] = index_.equal_range(entry->hash);
+  while (first != last && first->second != entry) ++first;
   index_.erase(first);
-  std::shared_ptr<Program> program = std::move(oldest->program);
+  std::shared_ptr<Program> program = std::move(entry->program);
   bytes_ -= program->memory;
-  entries_.erase(oldest);
+  entries_.erase(entry);
   return program;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <random>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -101,7 +102,9 @@ ProgramText captured_program(const CapturedGraph& graph, const LayoutPolicy& pol
 std::shared_ptr<Program> build_program(const Recording& recording, const OutputMask& alive, const LayoutPolicy& policy,
                                        runtime::CompileCache& cache, std::string reason);
 
-/// Keeps the programs used last whose memory is at most `limit_bytes` together, and always the newest.
+/// Keeps programs whose memory is at most `limit_bytes` together, among them always the newest. Room is made by one of
+/// the half used longest ago, drawn at random: a loop over a few programs more than there is room for would find none
+/// of them if the very oldest went, since that is the one it needs next.
 class ProgramCache {
  public:
   explicit ProgramCache(size_t limit_bytes) : limit_bytes_(limit_bytes) {}
@@ -127,12 +130,14 @@ class ProgramCache {
   };
   using Entries = std::list<Entry>;  // most recently used first
 
-  std::shared_ptr<Program> remove_oldest();
+  std::shared_ptr<Program> remove(Entries::iterator entry);
+  Entries::iterator draw_old();
 
   const size_t limit_bytes_;
   size_t bytes_ = 0;
   Entries entries_;
   std::unordered_multimap<uint64_t, Entries::iterator> index_;
+  std::minstd_rand random_;
 };
 
 }  // namespace tpu::graph

@@ -59,6 +59,37 @@ TEST(ProgramCacheTest, LeastRecentlyUsedMakeRoom) {
   EXPECT_EQ(cache.size(), 2U);
 }
 
+// The oldest is what a loop needs next: if it always went, a loop over one program too many would find none.
+TEST(ProgramCacheTest, LoopsThatDoNotFitFindMostOfTheirPrograms) {
+  constexpr uint64_t kFit = 100, kPrograms = 110, kRounds = 20;
+  ProgramCache cache(kFit);
+  uint64_t found = 0;
+  for (uint64_t i = 0; i < kRounds * kPrograms; ++i) {
+    const Recording next = recording({i % kPrograms}, i % kPrograms);
+    if (cache.find(next, kOne).program != nullptr) {
+      ++found;
+    } else {
+      cache.insert(next, kOne, program(1));
+    }
+    EXPECT_LE(cache.size(), kFit);
+  }
+  EXPECT_GT(found, kRounds * kPrograms / 2);
+}
+
+// Programs in use stay while others pass by once.
+TEST(ProgramCacheTest, ProgramsInUseStay) {
+  constexpr uint64_t kFit = 100, kInUse = 40;
+  ProgramCache cache(kFit);
+  for (uint64_t i = 0; i < kInUse; ++i) cache.insert(recording({i}, i), kOne, program(1));
+  for (uint64_t round = 0; round < 100; ++round) {
+    for (uint64_t i = 0; i < kInUse; ++i) EXPECT_NE(cache.find(recording({i}, i), kOne).program, nullptr);
+    for (uint64_t k = 0; k < 10; ++k) {
+      const uint64_t once = 1000 + 10 * round + k;
+      cache.insert(recording({once}, once), kOne, program(1));
+    }
+  }
+}
+
 TEST(ProgramCacheTest, OneThatIsTooBigIsKeptUntilTheNext) {
   ProgramCache cache(100);
   const auto small = program(10), huge = program(1000);
