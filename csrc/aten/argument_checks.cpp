@@ -57,15 +57,14 @@ constexpr Family kFamilies[] = {
     {{Accepts::kReal, Code::kInvalidArgument},
      "deg2rad fmax fmin isneginf isposinf max.dim maximum min.dim minimum nansum rad2deg sort"},
     {{Accepts::kNumbers, Code::kNotImplemented},
-     "bucketize ceil div.Scalar_mode div.Tensor_mode floor floor_divide fmod histc index_reduce kthvalue "
+     "avg_pool2d avg_pool3d bucketize ceil div.Scalar_mode div.Tensor_mode floor floor_divide fmod histc index_reduce "
+     "kthvalue "
      "max_pool2d_with_indices max_pool3d_with_indices median nanmedian remainder round searchsorted threshold trunc"},
-    {{Accepts::kNumbers, Code::kInvalidArgument},
-     "argmax argmin hardtanh relu topk"},
+    {{Accepts::kNumbers, Code::kInvalidArgument}, "argmax argmin hardtanh relu topk"},
     {{Accepts::kNotBool, Code::kNotImplemented},
      "abs addbmm addcmul addmm addmv baddbmm convolution dot linalg_cross mv reflection_pad1d reflection_pad2d "
      "replication_pad1d replication_pad2d trace vdot"},
-    {{Accepts::kNotBool, Code::kInvalidArgument},
-     "dist neg soft_margin_loss"},
+    {{Accepts::kNotBool, Code::kInvalidArgument}, "dist neg soft_margin_loss"},
     {{Accepts::kFloating, Code::kNotImplemented},
      "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d _batch_norm_with_update "
      "binary_cross_entropy _ctc_loss elu frac gelu glu grid_sampler_2d grid_sampler_3d hardshrink hardsigmoid "
@@ -74,8 +73,7 @@ constexpr Family kFamilies[] = {
      "native_batch_norm _native_batch_norm_legit native_group_norm native_layer_norm nextafter nll_loss2d_forward "
      "nll_loss_forward _prelu_kernel round.decimals rrelu_with_noise _safe_softmax segment_reduce smooth_l1_loss "
      "_softmax _softmax_backward_data softplus softshrink"},
-    {{Accepts::kFloatingOrComplex, Code::kNotImplemented},
-     "lerp logaddexp logcumsumexp renorm silu"},
+    {{Accepts::kFloatingOrComplex, Code::kNotImplemented}, "lerp logaddexp logcumsumexp renorm silu"},
     {{Accepts::kFloatingOrComplex, Code::kInvalidArgument},
      "cholesky_inverse cholesky_solve geqrf linalg_cholesky_ex linalg_householder_product linalg_inv_ex "
      "linalg_ldl_factor_ex linalg_ldl_solve linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp linalg_qr "
@@ -83,10 +81,8 @@ constexpr Family kFamilies[] = {
     {{Accepts::kImages, Code::kNotImplemented},
      "upsample_bicubic2d upsample_bilinear2d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
      "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d"},
-    {{Accepts::kIntegers, Code::kNotImplemented},
-     "bitwise_left_shift bitwise_right_shift gcd lcm"},
-    {{Accepts::kBits, Code::kNotImplemented},
-     "bitwise_and bitwise_not bitwise_or bitwise_xor"},
+    {{Accepts::kIntegers, Code::kNotImplemented}, "bitwise_left_shift bitwise_right_shift gcd lcm"},
+    {{Accepts::kBits, Code::kNotImplemented}, "bitwise_and bitwise_not bitwise_or bitwise_xor"},
 };
 
 bool is_accepted(c10::ScalarType dtype, Accepts accepts) {
@@ -142,8 +138,8 @@ c10::ScalarType common_dtype(const Operator& op, Arguments arguments) {
     if (op.kinds[i] != ArgKind::kTensor || arguments[i].isNone() || is_place) continue;
     const at::Tensor tensor = arguments[i].toTensor();
     if (!tensor.defined() || c10::isFloat8Type(tensor.scalar_type())) continue;
-    common = common == c10::ScalarType::Undefined ? tensor.scalar_type()
-                                                  : c10::promoteTypes(common, tensor.scalar_type());
+    common =
+        common == c10::ScalarType::Undefined ? tensor.scalar_type() : c10::promoteTypes(common, tensor.scalar_type());
   }
   return common;
 }
@@ -164,8 +160,9 @@ void check_accepted(const Operator& op, Arguments arguments, c10::ScalarType pro
 
 // ---- dtypes that must be equal -------------------------------------------------------------------------------
 
-/// Numbers of the arguments whose dtypes must be those of the first of them. PyTorch converts none of them: a product
-/// of float32 and bfloat16 is mostly a forgotten conversion.
+/// By row, the numbers of the arguments whose dtypes must be that of the first of them; overloads with a dtype for the
+/// result take others. PyTorch converts none of them: a product of float32 and bfloat16 is mostly a forgotten
+/// conversion.
 const std::unordered_map<std::string, std::vector<size_t>>& equal_dtypes() {
   static const auto* const table = new std::unordered_map<std::string, std::vector<size_t>>{
       {"addbmm", {0, 1, 2}},
@@ -177,6 +174,9 @@ const std::unordered_map<std::string, std::vector<size_t>>& equal_dtypes() {
       {"dot", {0, 1}},
       {"_embedding_bag", {0, 6}},
       {"_embedding_bag_forward_only", {0, 6}},
+      {"grid_sampler_2d", {0, 1}},
+      {"grid_sampler_3d", {0, 1}},
+      {"index_copy", {0, 3}},
       {"index_put", {0, 2}},
       {"mm", {0, 1}},
       {"mv", {0, 1}},
@@ -188,7 +188,7 @@ const std::unordered_map<std::string, std::vector<size_t>>& equal_dtypes() {
 }
 
 void check_equal_dtypes(const Operator& op, Arguments arguments) {
-  const auto found = find(equal_dtypes(), op.row->name);
+  const auto found = equal_dtypes().find(std::string(op.row->name));
   if (found == equal_dtypes().end()) return;
   const at::Tensor* first = nullptr;
   for (size_t i : found->second) {
@@ -224,6 +224,24 @@ void check_index_select(Arguments arguments) {
               "index_select(): Expected dtype int32 or int64 for index, got ", index.scalar_type());
 }
 
+void check_index_copy(Arguments arguments) {
+  const c10::ScalarType dtype = arguments[2].toTensor().scalar_type();
+  TORCH_CHECK(dtype == c10::kLong, "index_copy_(): Expected a long tensor for index, but got ", dtype);
+}
+
+/// input, output_size, ...
+void check_upsample(const Operator& op, Arguments arguments) {
+  const at::IntArrayRef input = arguments[0].toTensor().sizes();
+  if (!arguments[1].isIntList()) return;
+  const std::vector<int64_t> output = arguments[1].toIntVector();
+  const auto has_none = [](at::IntArrayRef sizes) {
+    return std::ranges::find_if(sizes, [](int64_t n) { return n <= 0; }) != sizes.end();
+  };
+  TORCH_CHECK(input.size() < 3 || (!has_none(input.slice(2)) && !has_none(output)), op.name,
+              ": Input and output sizes should be greater than 0, but got input ", input, " and output ",
+              at::IntArrayRef(output));
+}
+
 void check_multinomial(Arguments arguments) {
   const c10::ScalarType dtype = arguments[0].toTensor().scalar_type();
   TORCH_CHECK(c10::isFloatingType(dtype), "multinomial only supports floating-point dtypes for input, got: ", dtype);
@@ -231,6 +249,8 @@ void check_multinomial(Arguments arguments) {
 
 void check_put(Arguments arguments) {
   const at::Tensor index = arguments[1].toTensor(), source = arguments[2].toTensor();
+  TORCH_CHECK(index.scalar_type() == c10::kLong, "put_(): Expected a long tensor for index, but got ",
+              index.scalar_type());
   TORCH_CHECK_INDEX(index.numel() == source.numel(),
                     "put_(): Expected source and index to have the same number of elements, but got ", source.numel(),
                     " and ", index.numel());
@@ -262,11 +282,15 @@ void check_convolution(Arguments arguments) {
 void check_arguments(const Operator& op, Arguments arguments, c10::ScalarType promoted) {
   check_accepted(op, arguments, promoted);
   check_equal_dtypes(op, arguments);
-  constexpr std::string_view kNormalizations[] = {"native_batch_norm", "_native_batch_norm_legit",
-                                                  "_native_batch_norm_legit.no_stats", "_batch_norm_with_update",
-                                                  "native_layer_norm", "native_group_norm"};
+  constexpr std::string_view kNormalizations[] = {
+      "native_batch_norm",       "_native_batch_norm_legit", "_native_batch_norm_legit.no_stats",
+      "_batch_norm_with_update", "native_layer_norm",        "native_group_norm"};
   if (std::ranges::find(kNormalizations, op.row->name) != std::end(kNormalizations)) check_normalization(op, arguments);
   if (op.row->name == "index_select") check_index_select(arguments);
+  if (op.row->name == "index_copy") check_index_copy(arguments);
+  if (op.row->name.find("upsample_") <= 1 && op.row->name.find("backward") == std::string_view::npos) {
+    check_upsample(op, arguments);
+  }
   if (op.row->name == "multinomial") check_multinomial(arguments);
   if (op.row->name == "put_") check_put(arguments);
   if (op.row->name == "convolution" || op.row->name == "convolution_overrideable") check_convolution(arguments);

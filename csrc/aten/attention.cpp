@@ -34,6 +34,7 @@ ForwardResult forward(const at::Tensor& query, const at::Tensor& key, const at::
                       const std::optional<at::Tensor>& bias, double dropout_p, bool is_causal, bool return_debug_mask,
                       std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(!return_debug_mask, "return_debug_mask is not supported on the tpu device");
+  TORCH_CHECK(dropout_p >= 0 && dropout_p <= 1, "dropout probability has to be between 0 and 1, but got ", dropout_p);
   auto [output, logsumexp, seed, offset] = attention(query, key, value, bias, dropout_p, is_causal, scale);
   return {output,          logsumexp, at::Tensor(), at::Tensor(), query.sym_size(2),
           key.sym_size(2), seed,      offset,       at::Tensor()};

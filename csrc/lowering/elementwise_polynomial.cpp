@@ -11,19 +11,24 @@ namespace hlo = stablehlo;
 
 namespace {
 
+// A whole number in float32 that an int32 holds.
+constexpr double kMostDegrees = 2147483520;
+
 /// P(k + 1) from P(k) = `current` and P(k - 1) = `previous`, for k >= 1 spread over the result.
 using Recurrence = Value (*)(Value x, Value k, Value current, Value previous);
 
 /// P(n) with P(0) = 1 and P(1) = `first`; 0 for negative n.
 Value recur(Value x, Value n, Value first, Recurrence next) {
   Value one = full_like(x, 1);
-  std::vector<Value> init = {scalar(x.builder(), 1.0, x.dtype()), one, first};
-  auto below_degree = [&](Value k) { return lt(broadcast_to(k, n.dims()), n); };
+  // Counted in integers: a float32 stops growing at 2^24.
+  const Value degrees = hlo::convert(hlo::minimum(n, full_like(n, kMostDegrees)), DType::kS32);
+  std::vector<Value> init = {scalar(x.builder(), int64_t{1}, DType::kS32), one, first};
+  auto below_degree = [&](Value k) { return lt(broadcast_to(k, n.dims()), degrees); };
   auto unfinished = [&](std::span<const Value> state) -> Values {
     return {hlo::reduce(below_degree(state[0]), hlo::Reducer::kOr, iota(n.rank()))};
   };
   auto step = [&](std::span<const Value> state) -> Values {
-    Value k = broadcast_to(state[0], x.dims()), active = below_degree(state[0]);
+    Value k = broadcast_to(hlo::convert(state[0], x.dtype()), x.dims()), active = below_degree(state[0]);
     Value following = next(x, k, state[2], state[1]);
     return {add(state[0], 1), hlo::select(active, state[2], state[1]), hlo::select(active, following, state[2])};
   };
@@ -110,10 +115,12 @@ Value legendre_p(Value x, Value n) {
   return at_ends(x, n, result, one, one);
 }
 
-/// The degree counts as a whole number, rounded towards zero.
+/// The degree counts as a whole number, rounded towards zero; one that is not finite counts as negative, as on the CPU.
 template <Binary f>
 Values polynomial(const OpCall& call) {
-  return finish(call, f(work_operand(call, 0), truncate(work_operand(call, 1))));
+  const Value n = work_operand(call, 1);
+  const Value degree = hlo::select(hlo::is_finite(n), truncate(n), full_like(n, -1));
+  return finish(call, f(work_operand(call, 0), degree));
 }
 
 // ---- the table

@@ -116,6 +116,7 @@ def zeros(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         lambda b, x: F.layer_norm(x.bfloat16(), (2,), x.bfloat16()),
         lambda b, x: F.batch_norm(x[None].bfloat16(), x, x.abs()),
         lambda b, x: F.softmax(b, 0, dtype=torch.float32),
+        lambda b, x: torch.ops.aten.addmm(x, x.outer(x), x.outer(x), beta=0.5),
     ],
 )
 def test_numbers_decide_too(call: Call) -> None:
@@ -141,6 +142,24 @@ MISFITS: dict[str, tuple[Call, tuple[Tensor, ...]]] = {
     "no output channel": (F.conv2d, (IMAGE, zeros(0, 2, 2, 2))),
     "index_select by floats": (lambda x, i: x.index_select(0, i), (FLOATS, zeros(1))),
     "index_select by a matrix": (lambda x, i: x.index_select(0, i), (FLOATS, zeros(1, 1, dtype=INT))),
+    "index_copy of another dtype": (
+        lambda x, i, y: x.index_copy(0, i, y),
+        (FLOATS, zeros(1, dtype=INT), zeros(1, 3, dtype=DOUBLE)),
+    ),
+    "grid of another dtype": (
+        lambda x, g: F.grid_sample(x, g, align_corners=False),
+        (IMAGE, zeros(1, 2, 2, 2, dtype=DOUBLE)),
+    ),
+    "index_copy by int32": (
+        lambda x, i, y: x.index_copy(0, i, y),
+        (FLOATS, zeros(1, dtype=torch.int32), zeros(1, 3)),
+    ),
+    "an image of no pixels": (lambda x: F.interpolate(x, size=(0, 3), mode="bilinear"), (IMAGE,)),
+    "dropout of more than all": (
+        lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=1.5),
+        (torch.rand(1, 1, 2, 4),),
+    ),
+    "put at floats": (lambda x, i, y: x.put(i, y), (FLOATS, zeros(1), zeros(1))),
     "put of another dtype": (lambda x, i, y: x.put(i, y), (FLOATS, zeros(1, dtype=INT), zeros(1, dtype=DOUBLE))),
     "put of more": (lambda x, i, y: x.put(i, y), (FLOATS, zeros(1, dtype=INT), zeros(2))),
     "index_put of another dtype": (
@@ -175,3 +194,11 @@ def test_targets_of_ctc_loss(label: int) -> None:
     torch.testing.assert_close(padded.cpu(), F.ctc_loss(scores, targets.clamp(0, 4), lengths, torch.tensor([3, 2])))
     with pytest.raises(IndexError, match="a target is out of bounds: there are 5 classes"):
         F.ctc_loss(scores.to(DEVICE), targets.to(DEVICE), lengths, torch.tensor([3, 3])).item()
+
+
+@pytest.mark.parametrize("degree", [float("inf"), float("nan"), 2.0**24 + 2])
+def test_degrees_of_polynomials_end(degree: float) -> None:
+    """The loop over degrees counts past the whole numbers of float32, and does not begin for what is no degree."""
+    x = torch.tensor([0.5, 1.0, -1.0])
+    polynomial = torch.special.chebyshev_polynomial_t
+    assert_matches(polynomial(x.to(DEVICE), degree), polynomial(x, degree))
