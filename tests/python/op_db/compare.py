@@ -80,12 +80,18 @@ def is_random(op: OpInfo, function: Call, sample: SampleInput) -> bool:
     """Whether the CPU's result depends on the seed, or on what memory held."""
     if op.name in UNINITIALISED:
         return True
-    results = []
-    for seed in (1, 2, 3):
+
+    def result(seed: int) -> list[torch.Tensor]:
         torch.manual_seed(seed)
         x, args, kwargs = place(op, sample, "cpu")
-        results.append(tensors(function(x, *args, **kwargs)))
-    return any(not _equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+        return tensors(function(x, *args, **kwargs))
+
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = result(1)
+    # Of what is drawn little may be left in the result, such as where a few windows begin.
+    seeds = range(2, 4 if torch.equal(torch.get_rng_state(), before) else 12)
+    return any(not _equal(a, b) for seed in seeds for a, b in zip(first, result(seed), strict=True))
 
 
 def _is_close(a: torch.Tensor, b: torch.Tensor, **tolerance: float) -> bool:
