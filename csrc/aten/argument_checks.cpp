@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -17,6 +16,17 @@ namespace tpu::aten {
 namespace {
 
 using Arguments = at::ArrayRef<c10::IValue>;
+
+/// Something per name, from lists of names with something for all of each.
+template <typename Value, typename Entry, size_t count>
+std::unordered_map<std::string, Value> by_name(const Entry (&entries)[count], Value Entry::* value) {
+  std::unordered_map<std::string, Value> made;
+  for (const Entry& entry : entries) {
+    std::istringstream names(entry.operators);
+    for (std::string name; names >> name;) made.emplace(name, entry.*value);
+  }
+  return made;
+}
 
 // ---- dtypes that there are kernels for -----------------------------------------------------------------------
 
@@ -118,14 +128,7 @@ auto find(const Table& table, std::string_view row) {
 }
 
 const std::unordered_map<std::string, Rule>& accepted_dtypes() {
-  static const auto* const table = [] {
-    auto* made = new std::unordered_map<std::string, Rule>;
-    for (const Family& family : kFamilies) {
-      std::istringstream names(family.operators);
-      for (std::string name; names >> name;) made->emplace(name, family.rule);
-    }
-    return made;
-  }();
+  static const auto* const table = new auto(by_name(kFamilies, &Family::rule));
   return *table;
 }
 
@@ -217,14 +220,14 @@ void check_normalization(const Operator& op, Arguments arguments) {
 
 // ---- sizes -----------------------------------------------------------------------------------------------------
 
-void check_index_select(Arguments arguments) {
+void check_index_select(const Operator&, Arguments arguments) {
   const at::Tensor index = arguments[2].toTensor();
   TORCH_CHECK_INDEX(index.dim() <= 1, "index_select(): Index is supposed to be a vector, got ", index.dim(), " dims");
   TORCH_CHECK(index.scalar_type() == c10::kLong || index.scalar_type() == c10::kInt,
               "index_select(): Expected dtype int32 or int64 for index, got ", index.scalar_type());
 }
 
-void check_index_copy(Arguments arguments) {
+void check_index_copy(const Operator&, Arguments arguments) {
   const c10::ScalarType dtype = arguments[2].toTensor().scalar_type();
   TORCH_CHECK(dtype == c10::kLong, "index_copy_(): Expected a long tensor for index, but got ", dtype);
 }
@@ -242,12 +245,12 @@ void check_upsample(const Operator& op, Arguments arguments) {
               at::IntArrayRef(output));
 }
 
-void check_multinomial(Arguments arguments) {
+void check_multinomial(const Operator&, Arguments arguments) {
   const c10::ScalarType dtype = arguments[0].toTensor().scalar_type();
   TORCH_CHECK(c10::isFloatingType(dtype), "multinomial only supports floating-point dtypes for input, got: ", dtype);
 }
 
-void check_put(Arguments arguments) {
+void check_put(const Operator&, Arguments arguments) {
   const at::Tensor index = arguments[1].toTensor(), source = arguments[2].toTensor();
   TORCH_CHECK(index.scalar_type() == c10::kLong, "put_(): Expected a long tensor for index, but got ",
               index.scalar_type());
@@ -257,7 +260,7 @@ void check_put(Arguments arguments) {
 }
 
 /// input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
-void check_convolution(Arguments arguments) {
+void check_convolution(const Operator&, Arguments arguments) {
   const at::Tensor input = arguments[0].toTensor(), weight = arguments[1].toTensor();
   const bool transposed = arguments[6].toBool();
   const int64_t groups = arguments[8].toInt();
@@ -277,23 +280,33 @@ void check_convolution(Arguments arguments) {
               " elements, but got bias of size ", bias.sizes(), " instead");
 }
 
+struct Check {
+  const char* operators;
+  void (*check)(const Operator&, Arguments);
+};
+
+constexpr Check kChecks[] = {
+    {"native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats _batch_norm_with_update "
+     "native_layer_norm native_group_norm",
+     check_normalization},
+    {"upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+     "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
+     "_upsample_bilinear2d_aa _upsample_bicubic2d_aa",
+     check_upsample},
+    {"convolution convolution_overrideable", check_convolution},
+    {"index_copy", check_index_copy},
+    {"index_select", check_index_select},
+    {"multinomial", check_multinomial},
+    {"put_", check_put},
+};
+
 }  // namespace
 
 void check_arguments(const Operator& op, Arguments arguments, c10::ScalarType promoted) {
   check_accepted(op, arguments, promoted);
   check_equal_dtypes(op, arguments);
-  constexpr std::string_view kNormalizations[] = {
-      "native_batch_norm",       "_native_batch_norm_legit", "_native_batch_norm_legit.no_stats",
-      "_batch_norm_with_update", "native_layer_norm",        "native_group_norm"};
-  if (std::ranges::find(kNormalizations, op.row->name) != std::end(kNormalizations)) check_normalization(op, arguments);
-  if (op.row->name == "index_select") check_index_select(arguments);
-  if (op.row->name == "index_copy") check_index_copy(arguments);
-  if (op.row->name.find("upsample_") <= 1 && op.row->name.find("backward") == std::string_view::npos) {
-    check_upsample(op, arguments);
-  }
-  if (op.row->name == "multinomial") check_multinomial(arguments);
-  if (op.row->name == "put_") check_put(arguments);
-  if (op.row->name == "convolution" || op.row->name == "convolution_overrideable") check_convolution(arguments);
+  static const auto* const checks = new auto(by_name(kChecks, &Check::check));
+  if (const auto found = checks->find(std::string(op.row->name)); found != checks->end()) found->second(op, arguments);
 }
 
 }  // namespace tpu::aten
