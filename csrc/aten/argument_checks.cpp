@@ -68,8 +68,8 @@ constexpr Family kFamilies[] = {
      "deg2rad fmax fmin isneginf isposinf max.dim maximum min.dim minimum nansum rad2deg sort"},
     {{Accepts::kNumbers, Code::kNotImplemented},
      "avg_pool2d avg_pool3d bucketize ceil div.Scalar_mode div.Tensor_mode floor floor_divide fmod histc index_reduce "
-     "kthvalue "
-     "max_pool2d_with_indices max_pool3d_with_indices median nanmedian remainder round searchsorted threshold trunc"},
+     "kthvalue max_pool2d_with_indices max_pool3d_with_indices median nanmedian remainder round searchsorted threshold "
+     "trunc"},
     {{Accepts::kNumbers, Code::kInvalidArgument}, "argmax argmin hardtanh relu topk"},
     {{Accepts::kNotBool, Code::kNotImplemented},
      "abs addbmm addcmul addmm addmv baddbmm convolution dot linalg_cross mv reflection_pad1d reflection_pad2d "

@@ -25,7 +25,6 @@ class Compiled:
     device_kind: str
     device_count: int
     device_bytes: int | None  # memory of one device; None where the plugin does not say
-    platform: str  # of the plugin, as PJRT names it
     environment: str  # what the executable depends on besides the program
     memory: dict[str, int]
     cost: dict[str, float]
@@ -87,7 +86,6 @@ def child() -> None:
         "device_kind": topology.device_kind,
         "device_count": topology.device_count,
         "device_bytes": int(limit) if limit else None,
-        "platform": topology.platform,
         "environment": topology.environment,
         "memory": {},
         "cost": {},

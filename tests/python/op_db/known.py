@@ -81,7 +81,7 @@ KNOWN = (
     Known("the same", "fft.hfft2", ("forward",), "#4$"),
     Known("the same", "fft.hfftn", ("forward",), "#7$"),
     Known(
-        "of 200 random systems the device's error is the CPU's in the median, of this one twice as large",
+        "of 200 random systems the device's error is the CPU's in the median, of this one more than twice that",
         "linalg.ldl_solve",
         ("forward",),
         "^float32 #[23]$",
