@@ -54,7 +54,8 @@ struct Family {
 // As the CPU has it, where CUDA has the same.
 constexpr Family kFamilies[] = {
     {{Accepts::kReal, Code::kNotImplemented},
-     "amax amin aminmax atan2 clamp clamp_max clamp_min copysign digamma erf erfc erfinv fractional_max_pool2d "
+     "amax amin aminmax atan2 clamp clamp_max clamp_min copysign cummax cummin digamma erf erfc erfinv "
+     "fractional_max_pool2d "
      "fractional_max_pool3d ge gt i0 le lgamma logit lt max min polygamma signbit special_airy_ai special_bessel_j0 "
      "special_bessel_j1 special_bessel_y0 special_bessel_y1 special_chebyshev_polynomial_t "
      "special_chebyshev_polynomial_u special_chebyshev_polynomial_v special_chebyshev_polynomial_w special_entr "
@@ -77,17 +78,19 @@ constexpr Family kFamilies[] = {
     {{Accepts::kNotBool, Code::kInvalidArgument}, "dist neg soft_margin_loss"},
     {{Accepts::kFloating, Code::kNotImplemented},
      "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d _batch_norm_with_update "
-     "binary_cross_entropy _ctc_loss elu frac gelu glu grid_sampler_2d grid_sampler_3d hardshrink hardsigmoid "
+     "binary_cross_entropy binary_cross_entropy_with_logits _ctc_loss elu frac gelu glu grid_sampler_2d "
+     "grid_sampler_3d hardshrink hardsigmoid "
      "hardswish huber_loss hypot igamma igammac leaky_relu log_sigmoid_forward _log_softmax _log_softmax_backward_data "
      "logaddexp2 max_unpool2d max_unpool3d mish mse_loss multi_margin_loss multilabel_margin_loss_forward "
      "native_batch_norm _native_batch_norm_legit native_group_norm native_layer_norm nextafter nll_loss2d_forward "
      "nll_loss_forward _prelu_kernel round.decimals rrelu_with_noise _safe_softmax segment_reduce smooth_l1_loss "
-     "_softmax _softmax_backward_data softplus softshrink"},
-    {{Accepts::kFloatingOrComplex, Code::kNotImplemented}, "lerp logaddexp logcumsumexp renorm silu"},
+     "_softmax _softmax_backward_data softplus softshrink upsample_linear1d upsample_trilinear3d"},
+    {{Accepts::kFloatingOrComplex, Code::kNotImplemented},
+     "cholesky _linalg_eigh lerp logaddexp logcumsumexp normal renorm silu"},
     {{Accepts::kFloatingOrComplex, Code::kInvalidArgument},
      "cholesky_inverse cholesky_solve geqrf linalg_cholesky_ex linalg_householder_product linalg_inv_ex "
      "linalg_ldl_factor_ex linalg_ldl_solve linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp linalg_qr "
-     "linalg_solve_triangular _linalg_svd ormqr triangular_solve"},
+     "linalg_solve_triangular _linalg_svd ormqr std std_mean triangular_solve var var_mean"},
     {{Accepts::kImages, Code::kNotImplemented},
      "upsample_bicubic2d upsample_bilinear2d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
      "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d"},
@@ -137,10 +140,12 @@ c10::ScalarType common_dtype(const Operator& op, Arguments arguments) {
   c10::ScalarType common = c10::ScalarType::Undefined;
   for (size_t i = 0; i < op.kinds.size(); ++i) {
     const std::string& name = op.handle.schema().arguments()[i].name();
-    const bool is_place = name == "index" || name == "indices" || name == "target" || name == "sorter";
+    const bool is_place = name == "index" || name == "indices" || name == "sorter";
     if (op.kinds[i] != ArgKind::kTensor || arguments[i].isNone() || is_place) continue;
     const at::Tensor tensor = arguments[i].toTensor();
     if (!tensor.defined() || c10::isFloat8Type(tensor.scalar_type())) continue;
+    // The targets of a loss may be classes.
+    if (name == "target" && c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) continue;
     common =
         common == c10::ScalarType::Undefined ? tensor.scalar_type() : c10::promoteTypes(common, tensor.scalar_type());
   }
@@ -172,15 +177,21 @@ const std::unordered_map<std::string, std::vector<size_t>>& equal_dtypes() {
       {"addmm", {0, 1, 2}},
       {"addmv", {0, 1, 2}},
       {"baddbmm", {0, 1, 2}},
+      {"binary_cross_entropy", {0, 1}},
       {"bmm", {0, 1}},
+      {"_cdist_forward", {0, 1}},
       {"convolution", {0, 1}},
       {"dot", {0, 1}},
       {"_embedding_bag", {0, 6}},
       {"_embedding_bag_forward_only", {0, 6}},
       {"grid_sampler_2d", {0, 1}},
       {"grid_sampler_3d", {0, 1}},
+      {"heaviside", {0, 1}},
+      {"index_add", {0, 3}},
       {"index_copy", {0, 3}},
       {"index_put", {0, 2}},
+      {"index_reduce", {0, 3}},
+      {"linalg_cross", {0, 1}},
       {"mm", {0, 1}},
       {"mv", {0, 1}},
       {"put_", {0, 2}},
@@ -206,16 +217,25 @@ void check_equal_dtypes(const Operator& op, Arguments arguments) {
   }
 }
 
+bool is_given(const c10::IValue& argument) { return argument.isTensor() && argument.toTensor().defined(); }
+
 /// Weights and statistics of a normalisation have the input's dtype, or are float32 beside an input of a half dtype.
 void check_normalization(const Operator& op, Arguments arguments) {
   const c10::ScalarType input = arguments[0].toTensor().scalar_type();
   for (size_t i = 1; i < op.kinds.size(); ++i) {
-    if (op.kinds[i] != ArgKind::kTensor || !arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
+    if (op.kinds[i] != ArgKind::kTensor || !is_given(arguments[i])) continue;
     const c10::ScalarType dtype = arguments[i].toTensor().scalar_type();
     const bool beside_half = dtype == c10::kFloat && c10::isReducedFloatingType(input);
     TORCH_CHECK(dtype == input || beside_half, op.name, ": expected input and ",
                 op.handle.schema().arguments()[i].name(), " to have the same dtype, but got ", input, " and ", dtype);
   }
+}
+
+/// input, weight, bias, running_mean, running_var, ...
+void check_batch_norm(const Operator& op, Arguments arguments) {
+  TORCH_CHECK_VALUE(is_given(arguments[3]) == is_given(arguments[4]),
+                    "running_mean and running_var must either both be None or neither be None");
+  check_normalization(op, arguments);
 }
 
 // ---- sizes -----------------------------------------------------------------------------------------------------
@@ -225,6 +245,28 @@ void check_index_select(const Operator&, Arguments arguments) {
   TORCH_CHECK_INDEX(index.dim() <= 1, "index_select(): Index is supposed to be a vector, got ", index.dim(), " dims");
   TORCH_CHECK(index.scalar_type() == c10::kLong || index.scalar_type() == c10::kInt,
               "index_select(): Expected dtype int32 or int64 for index, got ", index.scalar_type());
+}
+
+void check_index_fill(const Operator&, Arguments arguments) {
+  const c10::ScalarType dtype = arguments[2].toTensor().scalar_type();
+  TORCH_CHECK_INDEX(dtype == c10::kLong, "index_fill_(): Expected dtype int64 for index, got ", dtype);
+}
+
+/// self, dim, index, source, ...
+void check_index_update(const Operator& op, Arguments arguments) {
+  const at::Tensor self = arguments[0].toTensor(), index = arguments[2].toTensor(), source = arguments[3].toTensor();
+  const c10::ScalarType dtype = index.scalar_type();
+  TORCH_CHECK_INDEX(index.dim() <= 1, op.name, ": Index is supposed to be a vector, but got dim: ", index.dim());
+  TORCH_CHECK(dtype == c10::kLong || dtype == c10::kInt, op.name,
+              ": Expected dtype int32/int64 for index but got: ", dtype);
+  bool fits = self.dim() == source.dim();
+  const int64_t axis = at::maybe_wrap_dim(arguments[1].toInt(), self.dim());
+  for (int64_t dim = 0; fits && dim < self.dim(); ++dim) fits = dim == axis || self.size(dim) == source.size(dim);
+  TORCH_CHECK(fits, op.name, ": source tensor shape must match self tensor shape, excluding dim ", axis,
+              ". Got self.shape = ", self.sizes(), " source.shape = ", source.sizes());
+  const int64_t count = source.dim() == 0 ? 1 : source.size(axis);
+  TORCH_CHECK_INDEX(index.numel() == count, op.name, ": Number of indices (", index.numel(),
+                    ") should be equal to source.size(dim): (", count, ")");
 }
 
 void check_index_copy(const Operator&, Arguments arguments) {
@@ -245,6 +287,39 @@ void check_upsample(const Operator& op, Arguments arguments) {
               at::IntArrayRef(output));
 }
 
+/// self, target, ...
+void check_class_target(const Operator&, Arguments arguments) {
+  const at::Tensor self = arguments[0].toTensor(), target = arguments[1].toTensor();
+  TORCH_CHECK(target.scalar_type() == c10::kLong || target.scalar_type() == c10::kByte,
+              "expected target dtype to be Long or Byte, but got ", target.scalar_type());
+  if (self.dim() != 4 || target.dim() != 3) return;  // the meta kernel checks the others
+  TORCH_CHECK(self.size(0) == target.size(0) && self.size(2) == target.size(1) && self.size(3) == target.size(2),
+              "size mismatch (got input: ", self.sizes(), " , target: ", target.sizes());
+}
+
+/// self, kernel_size, dilation, padding, stride
+void check_unfold(const Operator&, Arguments arguments) {
+  const std::vector<int64_t> padding = arguments[3].toIntVector();
+  TORCH_CHECK(std::ranges::all_of(padding, [](int64_t n) { return n >= 0; }),
+              "padding should be non-negative, but got ", padding);
+}
+
+/// input, tau, other, left, transpose
+void check_ormqr(const Operator&, Arguments arguments) {
+  const at::Tensor input = arguments[0].toTensor(), tau = arguments[1].toTensor(), other = arguments[2].toTensor();
+  const int64_t order = other.size(arguments[3].toBool() ? -2 : -1);
+  TORCH_CHECK(tau.size(-1) <= input.size(-1),
+              "torch.ormqr: tau.shape[-1] must be less than or equal to input.shape[-1]");
+  TORCH_CHECK(input.size(-2) == order && tau.size(-1) == std::min(order, input.size(-1)),
+              "torch.ormqr: tau.shape[-1] must be equal to min(other.shape[-2], input.shape[-1])");
+}
+
+/// sorted_sequence, ...
+void check_searchsorted(const Operator&, Arguments arguments) {
+  TORCH_CHECK(arguments[0].toTensor().dim() > 0,
+              "torch.searchsorted(): boundaries tensor should have positive dimension, but got 0 dimension");
+}
+
 void check_multinomial(const Operator&, Arguments arguments) {
   const c10::ScalarType dtype = arguments[0].toTensor().scalar_type();
   TORCH_CHECK(c10::isFloatingType(dtype), "multinomial only supports floating-point dtypes for input, got: ", dtype);
@@ -257,6 +332,19 @@ void check_put(const Operator&, Arguments arguments) {
   TORCH_CHECK_INDEX(index.numel() == source.numel(),
                     "put_(): Expected source and index to have the same number of elements, but got ", source.numel(),
                     " and ", index.numel());
+}
+
+/// stride, padding, dilation, transposed, output_padding
+void check_output_padding(Arguments arguments) {
+  const std::vector<int64_t> stride = arguments[3].toIntVector(), dilation = arguments[5].toIntVector();
+  const std::vector<int64_t> padding = arguments[7].toIntVector();
+  for (size_t i = 0; i < padding.size(); ++i) {
+    const int64_t step = stride[std::min(i, stride.size() - 1)], spread = dilation[std::min(i, dilation.size() - 1)];
+    TORCH_CHECK(padding[i] >= 0, "negative output_padding is not supported");
+    TORCH_CHECK(padding[i] < step || padding[i] < spread,
+                "output padding must be smaller than either stride or dilation, but got output_padding: ", padding,
+                ", stride: ", stride, ", dilation: ", dilation);
+  }
 }
 
 /// input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
@@ -272,12 +360,15 @@ void check_convolution(const Operator&, Arguments arguments) {
     TORCH_CHECK(dim >= input.dim() || input.size(dim) > 0,
                 "Only zero batch or zero channel inputs are supported, but got input shape: ", input.sizes());
   }
-  if (!arguments[2].isTensor() || !arguments[2].toTensor().defined()) return;
+  if (transposed) check_output_padding(arguments);
+  if (!is_given(arguments[2])) return;
   const at::Tensor bias = arguments[2].toTensor();
   const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
   TORCH_CHECK(bias.dim() == 1 && bias.size(0) == channels, "Given ", transposed ? "transposed=1, " : "",
               "weight of size ", weight.sizes(), ", expected bias to be 1-dimensional with ", channels,
               " elements, but got bias of size ", bias.sizes(), " instead");
+  TORCH_CHECK(c10::canCast(bias.scalar_type(), input.scalar_type()), "result type ", bias.scalar_type(),
+              " can't be cast to the desired output type ", input.scalar_type());
 }
 
 struct Check {
@@ -286,18 +377,23 @@ struct Check {
 };
 
 constexpr Check kChecks[] = {
-    {"native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats _batch_norm_with_update "
-     "native_layer_norm native_group_norm",
-     check_normalization},
+    {"native_batch_norm _native_batch_norm_legit _batch_norm_with_update", check_batch_norm},
+    {"_native_batch_norm_legit.no_stats native_layer_norm native_group_norm", check_normalization},
     {"upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
      "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
      "_upsample_bilinear2d_aa _upsample_bicubic2d_aa",
      check_upsample},
     {"convolution convolution_overrideable", check_convolution},
+    {"im2col", check_unfold},
+    {"index_add index_reduce", check_index_update},
     {"index_copy", check_index_copy},
+    {"index_fill.int_Scalar index_fill.int_Tensor", check_index_fill},
     {"index_select", check_index_select},
     {"multinomial", check_multinomial},
+    {"nll_loss_forward nll_loss2d_forward", check_class_target},
+    {"ormqr", check_ormqr},
     {"put_", check_put},
+    {"searchsorted.Tensor searchsorted.Scalar", check_searchsorted},
 };
 
 }  // namespace

@@ -17,14 +17,16 @@ constexpr int64_t kOverrideable = 4;
 
 int64_t fused_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double, bool is_causal, std::optional<double>, bool) {
+  // Under torch.compile sizes may be symbols. Comparing them is a guard.
   const bool ranks = query.dim() == 4 && key.dim() == 4 && value.dim() == 4;
-  const bool batches = ranks && query.size(0) == key.size(0) && query.size(0) == value.size(0);
+  const auto size = [](const at::Tensor& tensor, int64_t dim) { return tensor.sym_size(dim); };
+  const bool batches = ranks && size(query, 0) == size(key, 0) && size(query, 0) == size(value, 0);
   const bool types = at::isFloatingType(query.scalar_type()) && query.scalar_type() == key.scalar_type() &&
                      query.scalar_type() == value.scalar_type();
-  const bool empty = query.numel() == 0 || key.numel() == 0 || value.numel() == 0;
-  const bool heads = batches && key.size(1) > 0 && key.size(1) == value.size(1) && query.size(1) % key.size(1) == 0;
+  const bool empty = query.sym_numel() == 0 || key.sym_numel() == 0 || value.sym_numel() == 0;
+  const bool heads = batches && !empty && size(key, 1) == size(value, 1) && size(query, 1) % size(key, 1) == 0;
   const bool mask_ok = !mask || !mask->defined() || (!is_causal && mask->dim() >= 2 && mask->dim() <= 4);
-  return heads && types && !empty && mask_ok ? kOverrideable : kMath;
+  return heads && types && mask_ok ? kOverrideable : kMath;
 }
 
 using ForwardResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,

@@ -223,8 +223,9 @@ torch::jit::Stack write_at(const char* row, const at::Tensor& self, const Indice
   const bool keep_mask = has_mask(indices) && given(indices) == 1;
   Indices on_device;
   if (keep_mask) {
+    const std::vector<at::Tensor> masks = masks_of(self, indices);
     for (const std::optional<at::Tensor>& each : indices) {
-      on_device.push_back(each && each->defined() ? std::optional(as_mask(each->to(self.device()))) : std::nullopt);
+      on_device.push_back(each && each->defined() ? std::optional(masks[0]) : std::nullopt);
     }
   } else {
     // What is padded is written more than once, which is nothing new if it is always the same number.

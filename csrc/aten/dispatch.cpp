@@ -1,6 +1,7 @@
 #include "aten/dispatch.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/resize.h>
 
@@ -266,10 +267,13 @@ void RowKernel::run_resolved(const c10::OperatorHandle& handle, c10::DispatchKey
     c10::IValue& value = (*stack)[first + i];
     const auto resolve = [&](const at::Tensor& tensor) {
       if (!tensor.defined() || !(tensor.is_conj() || tensor.is_neg())) return tensor;
-      at::Tensor plain = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
+      const bool is_written = std::find(op_.written.begin(), op_.written.end(), i) != op_.written.end();
+      if (is_written) at::assert_no_internal_overlap(tensor);
+      at::Tensor plain = at::has_internal_overlap(tensor) == at::MemOverlap::No
+                             ? at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options())
+                             : at::empty_like(tensor, tensor.options(), at::MemoryFormat::Preserve);
       plain.copy_(tensor);
-      if (std::find(op_.written.begin(), op_.written.end(), i) != op_.written.end())
-        written.emplace_back(tensor, plain);
+      if (is_written) written.emplace_back(tensor, plain);
       return plain;
     };
     if (value.isTensor()) {

@@ -3,9 +3,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
 
 #include "aten/dispatch.h"
+#include "aten/result_strides.h"
 #include "lowering/data_dependent.h"
 #include "lowering/helpers.h"
 #include "lowering/linear_algebra_matrix.h"
@@ -43,11 +45,14 @@ at::Tensor nonzero_columns_meta(const at::Tensor& mask, int64_t capacity) {
 
 at::Tensor checked_info_meta(const at::Tensor& info, c10::string_view) { return at::empty_like(info); }
 
-// As PyTorch's flash kernels lay it out: like the query. Where heads lie inside rows, merging them again is a view.
+// As PyTorch's flash kernels, and its meta kernel, lay it out: like the query. Where heads lie inside rows, merging
+// them again is a view.
 at::Tensor attention_output(const at::Tensor& query, const at::Tensor& value) {
   std::vector<int64_t> sizes = query.sizes().vec();
   sizes.back() = value.size(-1);
-  return query.sizes() == sizes ? at::empty_like(query) : at::empty(sizes, query.options());
+  if (query.sizes() == sizes) return at::empty_like(query);
+  const Dims strides = dense_strides(sizes, outermost_first(query.strides()));
+  return at::empty_strided(sizes, {strides.data(), strides.size()}, query.options());
 }
 
 FourTensors attention_meta(const at::Tensor& query, const at::Tensor&, const at::Tensor& value,

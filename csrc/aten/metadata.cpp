@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "aten/result_strides.h"
+
 namespace tpu::aten {
 namespace {
 
@@ -25,15 +27,7 @@ class Twins {
     if (sizes == Dims(tensor.sizes())) {
       return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     }
-    Dims strides(sizes.size(), 0), order = iota(sizes.size());
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
-    int64_t stride = 1;
-    for (size_t i = order.size(); i-- > 0;) {
-      const auto dim = static_cast<size_t>(order[i]);
-      strides[dim] = stride;
-      stride *= std::max<int64_t>(sizes[dim], 1);
-    }
+    const Dims strides = dense_strides({sizes.data(), sizes.size()}, outermost_first(tensor.strides()));
     return at::detail::empty_strided_meta({sizes.data(), sizes.size()}, {strides.data(), strides.size()},
                                           tensor.scalar_type());
   }
@@ -198,35 +192,6 @@ void collect_written(const Operator& op, const torch::jit::Stack& arguments, std
   }
 }
 
-// Like the CPU's convolution: channels_last in or weights in channels_last, channels_last out.
-void keep_memory_format(at::ArrayRef<c10::IValue> arguments, Metadata& meta) {
-  at::Tensor& result = meta.results[0];
-  for (size_t i : {size_t{0}, size_t{1}}) {
-    const at::Tensor& tensor = arguments[i].toTensor();
-    const c10::MemoryFormat format = tensor.suggest_memory_format();
-    const bool last = (format == c10::MemoryFormat::ChannelsLast && result.dim() == 4) ||
-                      (format == c10::MemoryFormat::ChannelsLast3d && result.dim() == 5);
-    if (!last) continue;
-    result = at::empty(result.sizes(), result.options(), format);
-    return;
-  }
-}
-
-// The meta kernels give singular vectors the strides that cuSOLVER leaves, and eigenvectors rows; the results of the
-// CPU are as LAPACK leaves them, column by column.
-void order_by_column(at::Tensor& result) {
-  if (result.dim() < 2) return;  // not wanted
-  std::vector<int64_t> sizes = result.sizes().vec(), strides(sizes.size());
-  int64_t stride = std::max<int64_t>(result.size(-1), 1) * std::max<int64_t>(result.size(-2), 1);
-  for (size_t axis = sizes.size() - 2; axis-- > 0;) {
-    strides[axis] = stride;
-    stride *= std::max<int64_t>(sizes[axis], 1);
-  }
-  strides[sizes.size() - 2] = 1;
-  strides[sizes.size() - 1] = std::max<int64_t>(result.size(-2), 1);
-  result = at::detail::empty_strided_meta(sizes, strides, result.scalar_type());
-}
-
 void check_castable(const Operator& op, const Metadata& meta) {
   for (size_t k = 0; k < std::min(meta.results.size(), meta.written.size()); ++k) {
     if (!meta.results[k].defined() || !meta.written[k].defined()) continue;
@@ -265,9 +230,7 @@ Metadata compute_metadata(const Operator& op, at::ArrayRef<c10::IValue> argument
   torch::jit::Stack stack = meta_arguments(op, arguments, row_arguments, sizes);
   run_meta(op.functional, stack);
   for (const c10::IValue& value : stack) flatten(value, meta.results);
-  if (op.row->name == "convolution" || op.row->name == "convolution_overrideable") keep_memory_format(arguments, meta);
-  if (op.row->name == "_linalg_svd") order_by_column(meta.results[2]);
-  if (op.row->name == "linalg_eig") order_by_column(meta.results[1]);
+  set_result_strides(op, arguments, meta.results);
   if (op.form == Form::kFunctional) return meta;
 
   torch::jit::Stack written_form = meta_arguments(op, arguments, arguments.size(), sizes);

@@ -13,6 +13,8 @@ namespace {
 
 using Results = std::vector<Value>;
 
+constexpr char kOutOfRange[] = "index out of range in self";
+
 /// What a gather without elements returns: a value of the result's type.
 Value nothing(const OpCall& call) {
   const TensorType& type = call.result_type();
@@ -34,7 +36,7 @@ Results lower_index_select(const OpCall& call) {
   const Value x = at_least_1d(call.tensor(0));
   const int64_t axis = wrap_axis(call.integer(1), x.rank());
   const Value index = at_least_1d(call.tensor(2));
-  const IndexRule rule{.message = "index out of range in self", .present = call.present_size(0, axis)};
+  const IndexRule rule{.message = kOutOfRange, .present = call.present_size(0, axis)};
   const Value positions = checked_index(call, index, x.dim(axis), axis, rule);
   return {reshape(take_slices(x, positions, axis), call.result_type().dims)};
 }
@@ -64,7 +66,11 @@ Results finish_update(const OpCall& call, Value x) {
 
 Results lower_index_add(const OpCall& call) {
   const DType dtype = compute_type(call.result_type().dtype);
-  const SliceUpdate u = slice_update(call, dtype, {.code = Code::kInvalidArgument});
+  // The CPU raises an IndexError but for rows, which it adds by another kernel.
+  const size_t rank = call.tensor(0).rank();
+  const bool of_rows = rank > 1 && wrap_axis(call.integer(1), rank) == 0;
+  const IndexRule rule = of_rows ? IndexRule{.code = Code::kInvalidArgument} : IndexRule{.message = kOutOfRange};
+  const SliceUpdate u = slice_update(call, dtype, rule);
   const auto alpha = call.known(4);
   Value source = u.source;
   if (!alpha || alpha->as_complex() != 1.0)
@@ -91,7 +97,7 @@ Results lower_index_fill(const OpCall& call) {
 
 Results lower_index_reduce(const OpCall& call) {
   const DType dtype = compute_type(call.result_type().dtype);
-  const SliceUpdate u = slice_update(call, dtype, {.message = "index out of range in self"});
+  const SliceUpdate u = slice_update(call, dtype, {.message = kOutOfRange});
   const auto scatter_to = [&u](Value x, Value updates, Combine combine) {
     return scatter_slices(x, u.positions, updates, u.axis, combine);
   };

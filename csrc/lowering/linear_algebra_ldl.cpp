@@ -274,6 +274,9 @@ std::vector<Value> linalg_ldl_solve(const OpCall& call) {
   Dims pivot_dims = batch;
   pivot_dims.push_back(n);
   const Value pivots = reshape(convert(broadcast_to(call.tensor(1), pivot_dims), DType::kS32), {product(batch), n});
+  const Value outside = compare(abs(pivots), full_like(pivots, static_cast<double>(n)), Compare::kGt);
+  check_none(call, outside, "linalg.ldl_solve: pivots must all satisfy |pivot| <= LD.size(-2). Are they ldl_factor's?",
+             Code::kInvalidArgument);
   const Value b = flatten_batch(broadcast_to(call.tensor(2), sizes));
   const Ldl ldl = unpacked(packed, pivots);
   const Value y = solve_triangle(ldl.l, take_rows(b, ldl.permutation), true, true, true);

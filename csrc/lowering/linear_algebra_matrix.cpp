@@ -158,8 +158,8 @@ Value not_finite(Value x) {
   return reduce(logical_not(finite), Reducer::kOr, {1, 2});
 }
 
-void check_none(const OpCall& call, Value bad, const std::string& message) {
-  call.check(reduce(bad, Reducer::kOr, iota(bad.rank())), Code::kLinearAlgebra, message);
+void check_none(const OpCall& call, Value bad, const std::string& message, Code code) {
+  call.check(reduce(bad, Reducer::kOr, iota(bad.rank())), code, message);
 }
 
 Reflection reflection_of(Value x, Value first) {

@@ -76,8 +76,8 @@ Value safe_scale(Value x);
 /// i1[b]: which matrices [b, m, n] hold infinities or NaN.
 Value not_finite(Value x);
 
-/// Raises LinAlgError at the next synchronisation when any entry of `bad` (i1) is true.
-void check_none(const OpCall& call, Value bad, const std::string& message);
+/// Raises, at the next synchronisation, when any entry of `bad` (i1) is true.
+void check_none(const OpCall& call, Value bad, const std::string& message, Code code = Code::kLinearAlgebra);
 
 /// Householder reflections H = I - tau v v^H with H^H x = beta e_1, one for each row of a [b, m] value, with the
 /// conventions of LAPACK's ?LARFG: v_1 = 1, beta real with the sign opposite to that of the leading entry's real

@@ -333,6 +333,10 @@ std::vector<Value> linalg_lu_solve(const OpCall& call) {
   Dims pivot_dims = batch;
   pivot_dims.push_back(n);
   pivots = reshape(broadcast_to(pivots, pivot_dims), {product(batch), n});
+  const Value outside = bit_or(compare(pivots, full_like(pivots, 1), Compare::kLt),
+                               compare(pivots, full_like(pivots, static_cast<double>(n)), Compare::kGt));
+  check_none(call, outside, "linalg.lu_solve: pivots must lie between 1 and LU.size(-2). Are they those of lu_factor?",
+             Code::kInvalidArgument);
   const Value permutation = permutation_of(pivots, n);
   Value b = flatten_batch(broadcast_to(call.tensor(2), sizes));
   const bool left = call.boolean(3), adjoint_system = call.boolean(4);

@@ -158,7 +158,7 @@ bool is_squared(const OpCall& call, size_t i) { return call.real(i) == 2; }
 Values multi_margin_loss(const OpCall& call) {
   MarginOperands o = margin_operands(call, 0);
   auto [violation, scale] = margin_violation(call, o, 3, 4);
-  Value positive = hlo::maximum(violation, full_like(violation, 0));
+  Value positive = hlo::select(gt(violation, 0.0), violation, full_like(violation, 0));  // 0 of NaN
   if (is_squared(call, 2)) positive = square(positive);
   Value terms = hlo::select(o.chosen, full_like(positive, 0), hlo::multiply(positive, scale));
   Value loss = div(hlo::reduce(terms, hlo::Reducer::kAdd, {1}), static_cast<double>(o.classes));

@@ -22,24 +22,21 @@ using Results = std::vector<Value>;
 
 constexpr uint32_t bit(int i) { return 1U << i; }
 
-/// Raises `message` (a RuntimeError) where `bad` holds: at once for a known number, else on the device.
-template <typename Bad>
-void check_number(const OpCall& call, size_t i, Compare direction, double bound, Bad bad, const char* message) {
+/// Raises `message` (a RuntimeError) for a number that is not at least 0, or more where `positive`; as NaN is not. At
+/// once for a known number, else on the device.
+void check_range(const OpCall& call, size_t i, bool positive, const char* message) {
   if (const auto known = call.known(i)) {
-    if (bad(known->as_double())) throw Error(Code::kInvalidArgument, message);
+    const double number = known->as_double();
+    if (!(positive ? number > 0 : number >= 0)) throw Error(Code::kInvalidArgument, message);
     return;
   }
   const Value x = call.operand(i, DType::kF32);
-  call.check(any_true(compare(x, full_like(x, bound), direction)), Code::kInvalidArgument, message);
+  const Value fits = compare(x, full_like(x, 0), positive ? Compare::kGt : Compare::kGe);
+  call.check(any_true(logical_not(fits)), Code::kInvalidArgument, message);
 }
 
-void check_not_negative(const OpCall& call, size_t i, const char* message) {
-  check_number(call, i, Compare::kLt, 0, [](double v) { return v < 0; }, message);
-}
-
-void check_positive(const OpCall& call, size_t i, const char* message) {
-  check_number(call, i, Compare::kLe, 0, [](double v) { return v <= 0; }, message);
-}
+void check_not_negative(const OpCall& call, size_t i, const char* message) { check_range(call, i, false, message); }
+void check_positive(const OpCall& call, size_t i, const char* message) { check_range(call, i, true, message); }
 
 /// Argument `i` (number or tensor) at the sizes of the result.
 Value spread_operand(const OpCall& call, size_t i, const TensorType& type) {
@@ -113,7 +110,8 @@ Results lower_normal(const OpCall& call) {
     check_not_negative(call, 1, kNegativeStd);
   } else {
     const Value std = call.tensor(1);
-    call.check(any_true(compare(std, full_like(std, 0), Compare::kLt)), Code::kInvalidArgument, kNegativeStds);
+    const Value fits = compare(std, full_like(std, 0), Compare::kGe);  // not so for NaN
+    call.check(any_true(logical_not(fits)), Code::kInvalidArgument, kNegativeStds);
   }
   return {scaled_normal(call, 0, 1, call.result_type())};
 }

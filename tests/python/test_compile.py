@@ -369,6 +369,24 @@ def test_as_strided_looks_beyond_windows() -> None:
         compiled(reads[0], options={"one_program": True})(numbers.to(DEVICE)[1:])
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.conv2d(x, x[:, :, :2, :2]).flatten(1),
+        lambda x: F.conv_transpose2d(x, x[:, :, :2, :2].transpose(0, 1)).flatten(2),
+        lambda x: F.pad(x, (1, 1, 1, 1), "reflect").flatten(1),
+        lambda x: torch.fft.irfft(x, dim=1).flatten(1),
+        lambda x: torch.fft.rfft2(x.mT).flatten(2),
+        lambda x: F.scaled_dot_product_attention(x, x, x[..., :2]).transpose(1, 2).flatten(2),
+    ],
+)
+def test_reshaped_results(function: Callable[[Tensor], Tensor], dynamic: bool) -> None:
+    """Whether reshaping copies is decided while tracing, by the strides that are foretold."""
+    x = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    check_compiled(function, x, dynamic=dynamic)
+
+
 def test_default_backend() -> None:
     """torch.compile without a backend's name, as libraries call it; other devices keep inductor's answers."""
     run_python(

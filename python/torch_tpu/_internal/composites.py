@@ -91,6 +91,8 @@ def _count(points: Tensor, edges: Sequence[Tensor], weight: Tensor | None, densi
 
 def _check_histogram(x: Tensor, bins: Sequence[Any], bounds: Sequence[float] | None, weight: Tensor | None) -> None:
     dims = x.size(-1)
+    if not x.is_floating_point():
+        raise NotImplementedError(f"torch.histogramdd is not implemented for {x.dtype}")
     if x.dim() < 2:
         raise RuntimeError("torch.histogramdd: input tensor should have at least 2 dimensions")
     if len(bins) != dims:

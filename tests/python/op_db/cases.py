@@ -72,6 +72,17 @@ def layouts(op: OpInfo, extent: Extent) -> Iterator[Case]:
                 yield f"{label} {name}", lambda sample=other: compare.forward(op, sample)
 
 
+def traced(op: OpInfo, extent: Extent) -> Iterator[Case]:
+    """What tracing foretells of the function and its gradients, of tensors as they are and with other strides."""
+    for dtype in extent.dtypes(dtypes(op)):
+        differentiable = dtype in gradient_dtypes(op)
+        for place, sample in samples(op, dtype, extent, gradient=differentiable):
+            others = ((f" {name}", with_layout(sample, layout)) for name, layout in LAYOUTS.items())
+            for name, given in (("", sample), *others):
+                if given is not None:
+                    yield _label(dtype, place) + name, lambda sample=given: compare.traced(op, sample)
+
+
 def inplace(op: OpInfo, extent: Extent) -> Iterator[Case]:
     """The method that ends in an underscore, of a tensor and of a view, whose base is compared then."""
     function = op.get_inplace()
@@ -144,6 +155,7 @@ CHECKS: dict[str, Callable[[OpInfo, Extent], Iterator[Case]]] = {
     "out": out,
     "noncontiguous": noncontiguous,
     "layouts": layouts,
+    "traced": traced,
 }
 
 

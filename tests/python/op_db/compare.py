@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from entries import ARGUMENTS_ON_CPU, DEVICE, place
 from layouts import storages
+from torch._subclasses.fake_utils import CrossRefFakeMode, MetadataMismatchError
 from torch.autograd import forward_ad
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 from torch.utils._pytree import tree_flatten, tree_map
@@ -355,6 +356,30 @@ def _gradients(
     cotangents = [weights.like(v).requires_grad_(create_graph) for v in outputs]
     first = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, create_graph=create_graph)
     return inputs + cotangents * create_graph, list(first)
+
+
+def traced(op: OpInfo, sample: SampleInput) -> None:
+    """Every operator that the function and its gradients call has results of the sizes, strides and dtypes that fake
+    tensors foretell: what torch.compile makes of them is right only then."""
+
+    def run(device: str) -> None:
+        with torch.enable_grad():
+            x, args, kwargs = place(op, sample, device)
+            inputs = tensors((x, args, kwargs))
+            with contextlib.nullcontext() if inputs else torch.device(device), CrossRefFakeMode(check_aliasing=False):
+                result = sample.output_process_fn_grad(op.get_op()(x, *args, **kwargs))
+                outputs = [v for v in tensors(result) if v.requires_grad]
+                leaves = [v for v in inputs if v.requires_grad]
+                if leaves and outputs:
+                    torch.autograd.grad(outputs, leaves, [torch.ones_like(v) for v in outputs], allow_unused=True)
+
+    try:
+        run("cpu")
+    except MetadataMismatchError:  # no matter what is foretold of the CPU
+        pass
+    except Exception as error:
+        raise Refused(str(error)) from error
+    run(DEVICE)
 
 
 def tangents(op: OpInfo, sample: SampleInput, device: str, weights: Weights) -> list[torch.Tensor | None]:

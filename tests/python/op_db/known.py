@@ -11,7 +11,7 @@ from cases import Outcome
 
 COMPUTED = (
     "forward", "gradient", "double_gradient", "forward_mode", "inplace", "out", "noncontiguous", "layouts",
-    "compiled", "compiled_gradient",
+    "traced", "compiled", "compiled_gradient",
 )  # fmt: skip
 ALL = (*COMPUTED, "error")
 
@@ -71,15 +71,38 @@ KNOWN = (
         "transposed|expanded",
     ),
     Known(
+        "running statistics that share memory are refused, as everywhere else",
+        "native_batch_norm _native_batch_norm_legit _batch_norm_with_update nn.functional.batch_norm",
+        ("traced",),
+        "expanded",
+    ),
+    Known(
         "results have the strides of PyTorch's meta kernels and of CUDA, not those of the CPU's kernels",
-        "native_dropout_backward fft.hfft fft.irfft",
+        "native_dropout_backward",
         ("layouts",),
         "transposed|overlapping",
     ),
-    Known("the same, of transforms along some of the dims", "fft.rfft2", ("forward",), "#5$"),
-    Known("the same", "fft.rfftn", ("forward",), "#1$"),
-    Known("the same", "fft.hfft2", ("forward",), "#4$"),
-    Known("the same", "fft.hfftn", ("forward",), "#7$"),
+    Known(
+        "the same, of channels_last",
+        "nn.functional.conv_transpose3d nn.functional.pixel_shuffle nn.functional.channel_shuffle",
+        ("layouts",),
+        "channels_last",
+    ),
+    Known("the same", "nn.functional.pad.reflect nn.functional.pad.replicate", ("layouts",), "#(9|10) channels_last"),
+    Known("the same", "nn.functional.scaled_dot_product_attention", ("layouts",), "#8 channels_last"),
+    Known(
+        "of equal strides the CPU's transforms put any first",
+        "fft.fft fft.fft2 fft.fftn fft.hfft2 fft.rfft fft.rfft2 fft.rfftn fft.ifft fft.ifft2 fft.ifftn fft.ihfft "
+        "fft.ihfft2 fft.ihfftn fft.irfft fft.irfft2 fft.irfftn",
+        ("layouts",),
+        "#[356] overlapping",
+    ),
+    Known(
+        "PyTorch's kernel keeps channels_last, what it foretells does not",
+        "nn.functional.max_unpool2d nn.functional.max_unpool2d.grad",
+        ("traced",),
+        "channels_last",
+    ),
     Known(
         "of 200 random systems the device's error is the CPU's in the median, of this one more than twice that",
         "linalg.ldl_solve",

@@ -18,6 +18,12 @@ def transposed(x: torch.Tensor) -> torch.Tensor | None:
     return x.transpose(0, -1).clone(memory_format=torch.contiguous_format).transpose(0, -1) if x.ndim > 1 else None
 
 
+def channels_last(x: torch.Tensor) -> torch.Tensor | None:
+    """Images and volumes whose channels lie densest in memory."""
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
+    return x.contiguous(memory_format=memory_format) if memory_format else None
+
+
 def offset(x: torch.Tensor) -> torch.Tensor | None:
     """Begins at the fourth element of its storage."""
     base = torch.zeros(x.numel() + 5, dtype=x.dtype)
@@ -36,7 +42,7 @@ def overlapping(x: torch.Tensor) -> torch.Tensor | None:
     return x.reshape(-1).clone().as_strided(x.shape, (1,) * x.ndim)
 
 
-LAYOUTS: dict[str, Layout] = {f.__name__: f for f in (transposed, offset, expanded, overlapping)}
+LAYOUTS: dict[str, Layout] = {f.__name__: f for f in (transposed, channels_last, offset, expanded, overlapping)}
 
 
 def view_of_base(x: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 CHECKS = (
     "forward", "gradient", "double_gradient", "forward_mode", "error", "inplace", "out", "noncontiguous", "layouts",
-    "compiled", "compiled_gradient",
+    "traced", "compiled", "compiled_gradient",
 )  # fmt: skip
 
 
