@@ -1,6 +1,8 @@
 // scaled_dot_product_attention: PyTorch's front end asks which kernel to use and then calls the overrideable
 // one, whose schema has results that are no tensors; ours fills those in.
 
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/functorch/TensorWrapper.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/empty.h>
@@ -15,8 +17,18 @@ namespace {
 constexpr int64_t kMath = 0;
 constexpr int64_t kOverrideable = 4;
 
+/// Whether `tensor` is one of many under vmap, at any level of torch.func's transforms.
+bool is_batched(const at::Tensor& tensor) {
+  if (at::functorch::isBatchedTensor(tensor)) return true;
+  const at::functorch::TensorWrapper* const wrapper = at::functorch::maybeGetTensorWrapper(tensor);
+  return wrapper != nullptr && is_batched(wrapper->value());
+}
+
 int64_t fused_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double, bool is_causal, std::optional<double>, bool) {
+  // PyTorch has batching rules for the kernels of its own devices only, and for what attention is made of.
+  const bool has_mask = mask && mask->defined();
+  if (is_batched(query) || is_batched(key) || is_batched(value) || (has_mask && is_batched(*mask))) return kMath;
   // Under torch.compile sizes may be symbols. Comparing them is a guard.
   const bool ranks = query.dim() == 4 && key.dim() == 4 && value.dim() == 4;
   const auto size = [](const at::Tensor& tensor, int64_t dim) { return tensor.sym_size(dim); };
@@ -25,7 +37,7 @@ int64_t fused_choice(const at::Tensor& query, const at::Tensor& key, const at::T
                      query.scalar_type() == value.scalar_type();
   const bool empty = query.sym_numel() == 0 || key.sym_numel() == 0 || value.sym_numel() == 0;
   const bool heads = batches && !empty && size(key, 1) == size(value, 1) && size(query, 1) % size(key, 1) == 0;
-  const bool mask_ok = !mask || !mask->defined() || (!is_causal && mask->dim() >= 2 && mask->dim() <= 4);
+  const bool mask_ok = !has_mask || (!is_causal && mask->dim() >= 2 && mask->dim() <= 4);
   return heads && types && mask_ok ? kOverrideable : kMath;
 }
 

@@ -180,3 +180,48 @@ def test_the_front_end_takes_the_fused_operator() -> None:
     q, k, v = (x.detach().to(DEVICE).requires_grad_() for x in operands(1, 2, 4, 4))
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     assert "FusedAttentionOverrideable" in type(out.grad_fn).__name__
+
+
+@pytest.mark.parametrize("batched", ["query", "mask", "gradient"])
+def test_under_vmap(batched: str) -> None:
+    torch.manual_seed(0)
+    x, many, masks = torch.randn(2, 2, 5, 4), torch.randn(3, 2, 2, 5, 4), torch.rand(3, 5, 5) > 0.3
+
+    def run(device: str) -> Tensor:
+        attention = F.scaled_dot_product_attention
+        here = x.to(device)
+        if batched == "mask":
+            return torch.vmap(lambda mask: attention(here, here, here, attn_mask=mask))(masks.to(device))
+        if batched == "query":
+            return torch.vmap(lambda q: attention(q, here, here, is_causal=True))(many.to(device))
+        return torch.vmap(torch.func.grad(lambda q: attention(q, q, q).square().sum()))(many.to(device))
+
+    assert_matches(run(DEVICE), run("cpu"))
+
+
+def test_gradients_in_a_batch() -> None:
+    x = torch.randn(1, 2, 3, 2)
+
+    def jacobian(x: Tensor) -> Tensor:
+        return torch.func.jacrev(lambda q: F.scaled_dot_product_attention(q, q, q))(x)
+
+    assert_matches(jacobian(x.to(DEVICE)), jacobian(x))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiled_for_sizes_that_change(dynamic: bool | None) -> None:
+    torch._dynamo.reset()
+
+    def attend(q: Tensor, k: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
+
+    compiled = torch.compile(attend, backend="tpu", dynamic=dynamic)
+    for rows in (4, 5, 9):
+        arguments = [torch.randn(2, 4, rows, 8, requires_grad=True), torch.randn(2, 2, rows, 8, requires_grad=True)]
+        placed = [x.detach().to(DEVICE).requires_grad_() for x in arguments]
+        got, want = compiled(*placed), attend(*arguments)
+        assert_matches(got, want)
+        got.sum().backward()
+        want.sum().backward()
+        for here, there in zip(placed, arguments, strict=True):
+            assert_matches(here.grad, there.grad)

@@ -178,6 +178,7 @@ def test_negative_and_conjugate_bits_are_materialised() -> None:
     z = torch.complex(numbers(2, 3), -numbers(2, 3))
     check(lambda z: (z.conj() * z, z.conj().resolve_conj(), z.conj().imag.resolve_neg(), z.conj().t() @ z), z)
     check(lambda z: z.clone().conj().copy_(z), z)
+    check(lambda z: z[:1].expand(4, 3).conj() @ z.as_strided((3, 2), (1, 1)).conj(), z)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
