@@ -29,6 +29,9 @@ ORDER_OF_ANY_EQUAL = {"sort", "argsort"}
 # The CPU's kernels write the elements of a strided out tensor as if it were contiguous.
 CPU_IGNORES_STRIDES = {"nn.functional.gelu", "nn.functional.avg_pool3d", "narrow_copy"}
 
+# Of a tensor with repeated elements the CPU takes the median of memory that nobody wrote.
+CPU_NEEDS_ALL_ELEMENTS = {"median", "nanmedian", "masked.median"}
+
 # Vectors in their results are determined up to a phase, which the samples' `output_process_fn_grad` takes out.
 UP_TO_A_PHASE = {"linalg.eig", "linalg.eigh", "linalg.svd", "svd", "svd_lowrank", "pca_lowrank"}
 

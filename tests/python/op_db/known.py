@@ -98,6 +98,12 @@ KNOWN = (
         "#[356] overlapping",
     ),
     Known(
+        "solutions with a conjugated matrix are stored by columns; tracing foretells rows",
+        "lu lu_solve linalg.lu linalg.lu_factor linalg.lu_factor_ex linalg.lu_solve",
+        ("traced",),
+        "^complex",
+    ),
+    Known(
         "PyTorch's kernel keeps channels_last, what it foretells does not",
         "nn.functional.max_unpool2d nn.functional.max_unpool2d.grad",
         ("traced",),
