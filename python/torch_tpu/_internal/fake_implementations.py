@@ -44,8 +44,9 @@ def _register_convolution(fake_impls: ModuleType) -> None:
 
     aten = torch.ops.aten
     for operator in (aten.convolution.default, aten._convolution.default, aten.convolution_backward.default):
-        torchs = fake_impls.op_implementations_dict.pop(operator)
-        fake_impls.register_op_impl(operator)(in_their_format(torchs))
+        torchs = fake_impls.op_implementations_dict.pop(operator, None)
+        if torchs is not None:
+            fake_impls.register_op_impl(operator)(in_their_format(torchs))
 
 
 def _register_grouped_mm(fake_impls: ModuleType, grouped: Any) -> None:
