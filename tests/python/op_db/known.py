@@ -88,8 +88,18 @@ KNOWN = (
         ("layouts",),
         "channels_last",
     ),
-    Known("the same", "nn.functional.pad.reflect nn.functional.pad.replicate", ("layouts",), "#(9|10) channels_last"),
-    Known("the same", "nn.functional.scaled_dot_product_attention", ("layouts",), "#8 channels_last"),
+    Known(
+        "the same, of volumes in PyTorch's meta kernels",
+        "nn.functional.pad.reflect nn.functional.pad.replicate",
+        ("layouts",),
+        "#(9|10) channels_last",
+    ),
+    Known(
+        "where values are wider or narrower than keys, results lie in memory like queries, as PyTorch's meta kernel has it",
+        "nn.functional.scaled_dot_product_attention",
+        ("layouts",),
+        "#(8|9|1[0-5]|24) (transposed|channels_last|overlapping)",
+    ),
     Known(
         "of equal strides the CPU's transforms put any first",
         "fft.fft fft.fft2 fft.fftn fft.hfft2 fft.rfft fft.rfft2 fft.rfftn fft.ifft fft.ifft2 fft.ifftn fft.ihfft "
