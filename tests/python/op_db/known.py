@@ -95,7 +95,7 @@ KNOWN = (
         "#(9|10) channels_last",
     ),
     Known(
-        "where values are wider or narrower than keys, results lie in memory like queries, as PyTorch's meta kernel has it",
+        "values of another width than the keys: results lie in memory like queries, as PyTorch's meta kernel has it",
         "nn.functional.scaled_dot_product_attention",
         ("layouts",),
         "#(8|9|1[0-5]|24) (transposed|channels_last|overlapping)",
