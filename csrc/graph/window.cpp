@@ -109,7 +109,6 @@ Layout Layout::make(const TensorType& base, const Window& window, int64_t offset
     layout.typed_base_ = {dtype, {static_cast<int64_t>(base.bytes() / byte_size(dtype))}};
   }
   const int64_t numel = product(window.sizes);
-  const int64_t total = layout.typed_base_.numel();
   const bool same = base.dtype == window.dtype && offset == 0 && window.sizes == base.dims &&
                     (numel == 0 || window.strides == contiguous_strides(base.dims));
   if (same || numel == 0) {
@@ -119,9 +118,9 @@ Layout Layout::make(const TensorType& base, const Window& window, int64_t offset
     return layout;
   }
   layout.kind_ = Kind::kDigits;
-  const bool digits = !force_gather && (layout.map_to_dims(layout.typed_base_.dims) || layout.map_to_radix(total)) &&
-                      layout.starts(offset).has_value();
-  if (!digits) {
+  const auto fits = [&] { return layout.starts(offset).has_value(); };
+  const bool mapped = (layout.map_to_dims(layout.typed_base_.dims) && fits()) || (layout.map_to_flat() && fits());
+  if (force_gather || !mapped) {
     layout.digits_.clear();
     layout.kind_ = Kind::kGather;
     return layout;
@@ -151,7 +150,7 @@ std::optional<Layout> Layout::make_bounded(const TensorType& base, const Bounds*
   layout.base_ = layout.typed_base_ = base;
   layout.window_ = window;
   const auto fits = [&] { return layout.place_bounds(bounds) && layout.starts(offset).has_value(); };
-  const bool mapped = (layout.map_to_dims(base.dims) && fits()) || (layout.map_to_radix(base.numel()) && fits());
+  const bool mapped = (layout.map_to_dims(base.dims) && fits()) || (layout.map_to_flat() && fits());
   for (size_t i = 0; i < window.sizes.size(); ++i) {
     if (window.sizes[i] <= 1) *changing &= ~(uint64_t{1} << i);
   }
@@ -269,51 +268,62 @@ void Layout::append_key(std::vector<uint64_t>& key) const {
   }
 }
 
-// Each window dim lies along one dim of the base, perhaps with a step.
+// Each window dim lies along one dim of the base, perhaps with a step, or several share it, as heads and their features.
 bool Layout::map_to_dims(const Dims& dims) {
   digits_.clear();
   const Dims strides = contiguous_strides(dims);
-  for (size_t j = 0; j < dims.size(); ++j) digits_.push_back({dims[j], strides[j], 1, 1, -1});
-  for (size_t i = 0; i < window_.sizes.size(); ++i) {
-    const int64_t stride = window_.strides[i];
-    if (window_.sizes[i] == 1 || stride == 0) continue;
-    bool placed = false;
-    for (Digit& digit : digits_) {
-      const bool fits = digit.axis < 0 && digit.size > 1 && stride % digit.stride == 0 &&
-                        stride < digit.stride * digit.size &&
-                        (window_.sizes[i] - 1) * (stride / digit.stride) < digit.size;
-      if (!fits) continue;
-      digit.count = window_.sizes[i];
-      digit.step = stride / digit.stride;
-      digit.axis = static_cast<int>(i);
-      placed = true;
-      break;
+  const std::vector<size_t> axes = moving_axes();
+  size_t placed = 0;
+  for (size_t dim = 0; dim < dims.size(); ++dim) {
+    const int64_t unit = strides[dim], extent = unit * dims[dim];
+    std::vector<size_t> within;
+    std::copy_if(axes.begin(), axes.end(), std::back_inserter(within),
+                 [&](size_t axis) { return window_.strides[axis] >= unit && window_.strides[axis] < extent; });
+    placed += within.size();
+    if (within.size() > 1) {
+      if (!map_to_radix(within, extent, unit)) return false;
+      continue;
     }
-    if (!placed) return false;
+    Digit digit{dims[dim], unit, 1, 1, -1};
+    if (!within.empty()) {
+      digit.axis = static_cast<int>(within[0]);
+      digit.count = window_.sizes[within[0]];
+      digit.step = window_.strides[within[0]] / unit;
+      if (window_.strides[within[0]] % unit != 0 || digit.extent() > digit.size) return false;
+    }
+    digits_.push_back(digit);
   }
+  return placed == axes.size();
+}
+
+// The strides of these dims of the window, each dividing the one before, are the radix of what is between two strides
+// of the base.
+bool Layout::map_to_radix(std::span<const size_t> axes, int64_t extent, int64_t unit) {
+  for (size_t axis : axes) {
+    const int64_t stride = window_.strides[axis];
+    if (extent % stride != 0 || window_.sizes[axis] > extent / stride) return false;
+    digits_.push_back({extent / stride, stride, window_.sizes[axis], 1, static_cast<int>(axis)});
+    extent = stride;
+  }
+  if (extent > unit) digits_.push_back({extent / unit, unit, 1, 1, -1});
   return true;
 }
 
-// The window's own strides, largest first, each dividing the one before, are the radix of the flat base.
-bool Layout::map_to_radix(int64_t total) {
-  digits_.clear();
-  std::vector<size_t> order;
+// The dims of the window whose elements are apart, by their strides, the largest first.
+std::vector<size_t> Layout::moving_axes() const {
+  std::vector<size_t> axes;
   for (size_t i = 0; i < window_.sizes.size(); ++i) {
-    if (window_.sizes[i] != 1 && window_.strides[i] != 0) order.push_back(i);
+    if (window_.sizes[i] != 1 && window_.strides[i] != 0) axes.push_back(i);
   }
-  std::stable_sort(order.begin(), order.end(),
+  std::stable_sort(axes.begin(), axes.end(),
                    [&](size_t a, size_t b) { return window_.strides[a] > window_.strides[b]; });
-  int64_t above = total;
-  for (size_t i : order) {
-    const int64_t stride = window_.strides[i];
-    if (stride < 0 || above % stride != 0) return false;
-    const int64_t size = above / stride;
-    if (window_.sizes[i] > size) return false;
-    digits_.push_back({size, stride, window_.sizes[i], 1, static_cast<int>(i)});
-    above = stride;
-  }
-  if (above > 1) digits_.push_back({above, 1, 1, 1, -1});
-  return true;
+  return axes;
+}
+
+// The base as one dim.
+bool Layout::map_to_flat() {
+  digits_.clear();
+  return map_to_radix(moving_axes(), typed_base_.numel(), 1);
 }
 
 void Layout::finish_digits() {

@@ -100,8 +100,10 @@ class Layout {
     int64_t taken_extent() const { return (taken - 1) * step + 1; }
   };
 
+  std::vector<size_t> moving_axes() const;
   bool map_to_dims(const Dims& dims);
-  bool map_to_radix(int64_t total);
+  bool map_to_flat();
+  bool map_to_radix(std::span<const size_t> axes, int64_t extent, int64_t unit);
   bool place_bounds(const Bounds* bounds);
   bool make_rows(const Bounds* bounds, uint64_t* changing, SizeBounds& sizes);
   int64_t common_row(uint64_t changing_base, uint64_t changing) const;
