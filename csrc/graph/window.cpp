@@ -183,37 +183,58 @@ int64_t Layout::common_row(uint64_t changing_base, uint64_t changing) const {
   for (size_t i = base_.dims.size(); i-- > 0 && (changing_base >> i & 1) == 0;)
     runs.push_back(runs.back() * base_.dims[i]);
   int64_t row = 1, run = 1;
-  for (size_t i = window_.sizes.size(); i-- > 0;) {
-    if (window_.sizes[i] == 1) continue;
-    if (window_.strides[i] != run || (changing >> i & 1) != 0) break;
-    run *= window_.sizes[i];
+  for (size_t i = order_.size(); i-- > 0;) {
+    const auto dim = static_cast<size_t>(order_[i]);
+    if (window_.sizes[dim] == 1) continue;
+    if (window_.strides[dim] != run || (changing >> dim & 1) != 0) break;
+    run *= window_.sizes[dim];
     if (std::find(runs.begin(), runs.end(), run) != runs.end()) row = run;
   }
   return row;
 }
 
+// Whether the size of a dim of the window changes with a dim of the base: because the one consists of the other, and of
+// more, or because it is a part of it and as long as such parts were elsewhere.
+bool Layout::follows_base(size_t dim, uint64_t changing_base, const SizeBounds& sizes) const {
+  const int64_t first = window_.strides[dim], end = first * window_.sizes[dim];
+  if (window_.sizes[dim] <= 1 || first == 0) return false;
+  const Dims strides = contiguous_strides(base_.dims);
+  for (size_t i = 0; i < strides.size(); ++i) {
+    const int64_t base_end = strides[i] * base_.dims[i];
+    if ((changing_base >> i & 1) == 0 || end <= strides[i] || base_end <= first) continue;
+    const bool contained = first <= strides[i] && base_end <= end;
+    if (contained || sizes.is_known(window_.sizes[dim])) return true;
+  }
+  return false;
+}
+
 bool Layout::make_rows(const Bounds* bounds, uint64_t* changing, SizeBounds& sizes) {
   kind_ = Kind::kRows;
+  // The dims as they lie in memory: a transposed matrix has the rows of the other.
+  order_ = iota(window_.sizes.size());
+  const auto distance = [&](int64_t dim) {
+    const auto at = static_cast<size_t>(dim);
+    return window_.sizes[at] == 1 || window_.strides[at] == 0 ? INT64_MAX : window_.strides[at];
+  };
+  std::stable_sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) { return distance(a) > distance(b); });
   const uint64_t changing_base = bounds != nullptr ? bounds->dims : 0;
   row_ = common_row(changing_base, *changing);
   int64_t run = 1;
-  size_t outer_base = base_.dims.size(), outer = window_.sizes.size();
+  size_t outer_base = base_.dims.size(), outer = order_.size();
   while (run < row_) run *= base_.dims[--outer_base];
   run = 1;
-  while (run < row_) run *= window_.sizes[--outer];
-  const auto follows = [&](int64_t size) {
-    for (size_t i = 0; i < outer_base; ++i) {
-      if ((changing_base >> i & 1) != 0 && size % base_.dims[i] == 0) return true;
-    }
-    return sizes.is_known(size);
-  };
+  while (run < row_) run *= window_.sizes[static_cast<size_t>(order_[--outer])];
   for (size_t i = 0; i < outer; ++i) {
-    const uint64_t bit = uint64_t{1} << i;
-    const int64_t size = window_.sizes[i], stride = window_.strides[i];
+    const auto dim = static_cast<size_t>(order_[i]);
+    const uint64_t bit = uint64_t{1} << dim;
+    const int64_t stride = window_.sizes[dim] == 1 ? 0 : window_.strides[dim];
     if (stride % row_ != 0) return false;
-    if (size > 1 && stride != 0 && follows(size)) *changing |= bit;
-    axes_.push_back({stride / row_, (*changing & bit) != 0});
-    if (axes_.back().changing) window_.sizes[i] = sizes.raise(size, bound_of(size));
+    if (follows_base(dim, changing_base, sizes)) *changing |= bit;
+    axes_.push_back({dim, stride / row_, (*changing & bit) != 0});
+  }
+  for (const Axis& axis : axes_) {
+    const int64_t size = window_.sizes[axis.dim];
+    if (axis.changing) window_.sizes[axis.dim] = sizes.raise(size, bound_of(size));
   }
   outer_base_ = Dims(base_.dims.begin(), base_.dims.begin() + static_cast<ptrdiff_t>(outer_base));
   if (bounds != nullptr) base_.dims = typed_base_.dims = bounds->stored;
@@ -259,6 +280,7 @@ void Layout::append_key(std::vector<uint64_t>& key) const {
   if (kind_ == Kind::kGather) add_all(window_.strides);
   add(row_);
   add(static_cast<int64_t>(outer_base_.size()));
+  add_all(order_);
   for (const Axis& axis : axes_) add(axis.changing);
   add(static_cast<int64_t>(digits_.size()));
   for (const Digit& digit : digits_) {
@@ -438,7 +460,8 @@ Value Layout::gather_indices(hlo::Builder& builder, std::span<const Value> start
 }
 
 Value Layout::row_numbers(hlo::Builder& builder, std::span<const Value> starts) const {
-  const Dims sizes(window_.sizes.begin(), window_.sizes.begin() + static_cast<ptrdiff_t>(axes_.size()));
+  Dims sizes;
+  for (const Axis& axis : axes_) sizes.push_back(window_.sizes[axis.dim]);
   const TensorType type{DType::kS64, sizes};
   const auto spread = [&](Value number) { return hlo::broadcast_in_dim(number, sizes, {}); };
   Value number = spread(starts[0]);
@@ -463,7 +486,13 @@ Value Layout::read_rows(Value base, std::span<const Value> starts) const {
   const int64_t count = places.type().numel();
   const hlo::GatherDims dims{{1}, {0}, {}, {}, {0}, 1};
   const Value rows = hlo::reshape(base, {base.type().numel() / row_, row_});
-  return hlo::reshape(hlo::gather(rows, hlo::reshape(places, {count, 1}), dims, {1, row_}), window_.sizes);
+  const Value taken = hlo::gather(rows, hlo::reshape(places, {count, 1}), dims, {1, row_});
+  Dims sizes, place_of(order_.size(), 0);
+  for (size_t i = 0; i < order_.size(); ++i) {
+    sizes.push_back(window_.sizes[static_cast<size_t>(order_[i])]);
+    place_of[static_cast<size_t>(order_[i])] = static_cast<int64_t>(i);
+  }
+  return hlo::transpose(hlo::reshape(taken, sizes), place_of);
 }
 
 Value Layout::write_rows(hlo::Builder& builder, Value base, Value value, std::span<const Value> starts,
@@ -474,14 +503,15 @@ Value Layout::write_rows(hlo::Builder& builder, Value base, Value value, std::sp
   const Value nowhere = builder.constant(rows, places.type());
   for (size_t i = 0; i < axes_.size(); ++i) {
     if (!axes_[i].changing) continue;
-    const Value end = hlo::broadcast_in_dim(present[i], places.dims(), {});
+    const Value end = hlo::broadcast_in_dim(present[axes_[i].dim], places.dims(), {});
     const Value index = hlo::iota(builder, places.type(), static_cast<int64_t>(i));
     places = hlo::select(hlo::compare(index, end, hlo::Compare::kLt), places, nowhere);
   }
   const hlo::ScatterDims dims{{1}, {0}, {}, {}, {0}, 1};
   const auto replace = [](std::span<const Value> a) { return std::vector<Value>{a[1]}; };
-  const Value updated = hlo::scatter(hlo::reshape(base, {rows, row_}), hlo::reshape(places, {count, 1}),
-                                     hlo::reshape(value, {count, row_}), dims, replace);
+  const Value updated =
+      hlo::scatter(hlo::reshape(base, {rows, row_}), hlo::reshape(places, {count, 1}),
+                   hlo::reshape(hlo::transpose(value, order_), {count, row_}), dims, replace);
   return hlo::reshape(updated, base_.dims);
 }
 

@@ -107,6 +107,7 @@ class Layout {
   bool place_bounds(const Bounds* bounds);
   bool make_rows(const Bounds* bounds, uint64_t* changing, SizeBounds& sizes);
   int64_t common_row(uint64_t changing_base, uint64_t changing) const;
+  bool follows_base(size_t dim, uint64_t changing_base, const SizeBounds& sizes) const;
   /// Row numbers in the stored base, one per row of the window.
   Value row_numbers(stablehlo::Builder& builder, std::span<const Value> starts) const;
   Value read_rows(Value base, std::span<const Value> starts) const;
@@ -126,8 +127,11 @@ class Layout {
   TensorType typed_base_;  // with the window's dtype (bool: bytes, unless stored as bool): flat when the dtypes differ
   Window window_;
   std::vector<Digit> digits_;
-  // Of kRows: how many elements a row has; the dims before the rows, of the window as it is now and of the base.
+  // Of kRows: the dims of the window as they lie in memory; how many elements a row has; the dims before the rows, of
+  // the window as it is now and of the base.
+  Dims order_;
   struct Axis {
+    size_t dim = 0;      // of the window
     int64_t stride = 0;  // in rows
     bool changing = false;
   };
