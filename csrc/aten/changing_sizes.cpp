@@ -13,6 +13,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "graph/capture.h"
 
 namespace tpu::aten {
 namespace {
@@ -74,12 +75,19 @@ std::atomic<uint32_t> recent_count{0};
 }  // namespace
 
 void changed_to(int64_t size) {
-  if (size > 1 && !was_changed_to(size)) recent_sizes[recent_count.fetch_add(1) % recent_sizes.size()].store(size);
+  if (size <= 1) return;
+  if (graph::Capture* const capture = graph::Capture::current()) {
+    capture->changes_to(size);
+  } else if (!was_changed_to(size)) {
+    recent_sizes[recent_count.fetch_add(1) % recent_sizes.size()].store(size);
+  }
 }
 
 bool was_changed_to(int64_t size) {
-  return size > 1 && std::any_of(recent_sizes.begin(), recent_sizes.end(),
-                                 [size](const std::atomic<int64_t>& recent) { return recent.load() == size; });
+  if (size <= 1) return false;
+  if (const graph::Capture* const capture = graph::Capture::current()) return capture->has_changed_to(size);
+  return std::any_of(recent_sizes.begin(), recent_sizes.end(),
+                     [size](const std::atomic<int64_t>& recent) { return recent.load() == size; });
 }
 
 FixedSizes::FixedSizes() { ++fixed; }

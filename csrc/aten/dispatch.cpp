@@ -367,6 +367,9 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
   for (const auto& [use, slot] : call.scalars) words[slot] = word_of(signature.scalars[use].value);
   for (const auto& [slot, size] : call.sizes) words[slot] = size;
   graph::Capture* const capture = graph::Capture::current();
+  if (capture != nullptr) {
+    for (int64_t size : call.changing) capture->changes_to(size);
+  }
   if (plan.random_slot) {
     const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op_.handle.schema().arguments().size());
     at::Generator generator = device::default_generator(signature.device);

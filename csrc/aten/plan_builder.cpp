@@ -95,9 +95,13 @@ class PlanBuilder {
     for (size_t i = 0; i < changing_.size(); ++i) {
       const at::Tensor& tensor = *signature_.tensors[i].tensor;
       for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-        if ((changing_[i] >> dim & 1) != 0) changed_to(tensor.size(dim));
+        if ((changing_[i] >> dim & 1) != 0) call_->changing.push_back(tensor.size(dim));
       }
     }
+    std::vector<int64_t>& sizes = call_->changing;
+    std::sort(sizes.begin(), sizes.end());
+    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+    for (int64_t size : sizes) changed_to(size);
     return std::move(call_);
   }
 

@@ -36,6 +36,7 @@ struct PlannedCall {
   /// Of a bounded plan: the call's sizes, as (slot, word), and what its outputs are.
   std::vector<std::pair<uint32_t, uint64_t>> sizes;
   std::vector<graph::OutputForm> forms;
+  std::vector<int64_t> changing;  // sizes of the arguments' dims that change
 };
 
 /// Bounded plans of one operator, which calls of many sizes share. Thread-safe.

@@ -46,6 +46,14 @@ bool Capture::may_store(const runtime::StorageSlot& slot) const {
   return !old || old->state() == State::kUndefined;
 }
 
+void Capture::changes_to(int64_t size) {
+  if (!has_changed_to(size)) changing_sizes_.push_back(size);
+}
+
+bool Capture::has_changed_to(int64_t size) const {
+  return std::find(changing_sizes_.begin(), changing_sizes_.end(), size) != changing_sizes_.end();
+}
+
 void Capture::know(const ValueRef& value, Wire wire) {
   wires_[value.get()] = wire;
   keep_.push_back(value);

@@ -64,6 +64,9 @@ class Capture {
   int device() const { return device_; }
   /// Whether some sizes may be others in the next capture of this graph.
   bool bounded() const { return bounded_; }
+  /// Notes a size that dims which change have here.
+  void changes_to(int64_t size);
+  bool has_changed_to(int64_t size) const;
   /// What the next node draws: one for a random operator, all of a graph's for a captured graph.
   void next_random(std::vector<DrawRandom> draws) { next_draws_ = std::move(draws); }
   /// Says in which slot an input of the next node lies.
@@ -116,6 +119,7 @@ class Capture {
   Capture* const outer_;
   std::vector<DrawRandom> next_draws_;
   std::vector<std::pair<runtime::ValueRef, runtime::Ref<runtime::StorageSlot>>> next_places_;
+  std::vector<int64_t> changing_sizes_;
   mutable std::string blocked_;
   std::unordered_map<const runtime::Value*, Wire> wires_;
   std::vector<runtime::ValueRef> keep_;  // so that no address in `wires_` is used twice
