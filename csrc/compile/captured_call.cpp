@@ -1,6 +1,5 @@
 #include "compile/captured_call.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/TensorImpl.h>
 
@@ -8,6 +7,7 @@
 
 #include "aten/call_site.h"
 #include "aten/changing_sizes.h"
+#include "aten/result_strides.h"
 #include "device/dtypes.h"
 #include "device/errors.h"
 #include "device/storage.h"
@@ -28,6 +28,13 @@ bool repeats_elements(at::IntArrayRef sizes, at::IntArrayRef strides) {
     if (strides[i] == 0 && sizes[i] > 1) return true;
   }
   return false;
+}
+
+// The strides of an argument's stand-in. It has neither gaps nor repeated elements: a call copies what has some.
+Dims strides_without_gaps(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  if (device::memory_order(sizes, strides)) return Dims(strides);
+  if (repeats_elements(sizes, strides)) return contiguous_strides(Dims(sizes));
+  return aten::dense_strides(sizes, aten::outermost_first(strides));
 }
 
 // How an argument is stored whose dims of `changing` change.
@@ -56,10 +63,8 @@ at::Tensor GraphCapture::argument(at::IntArrayRef sizes, at::IntArrayRef strides
                                   uint64_t changing) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return device::translate([&] {
-    const at::TensorOptions options = options_of(dtype, device_);
-    // An expanded argument is one whose elements were written out.
-    at::Tensor tensor =
-        repeats_elements(sizes, strides) ? at::empty(sizes, options) : at::empty_strided(sizes, strides, options);
+    const Dims stored = strides_without_gaps(sizes, strides);
+    at::Tensor tensor = at::empty_strided(sizes, {stored.data(), stored.size()}, options_of(dtype, device_));
     runtime::StorageSlot& slot = device::slot_of(tensor);
     const TensorType type = slot.load()->type();
     ValueRef value = capture_.argument(type, bounds_of(type, tensor, changing));
