@@ -77,17 +77,23 @@ std::atomic<uint32_t> recent_count{0};
 void changed_to(int64_t size) {
   if (size <= 1) return;
   if (graph::Capture* const capture = graph::Capture::current()) {
-    capture->changes_to(size);
+    capture->changes_to(size, bound_of(size));
   } else if (!was_changed_to(size)) {
     recent_sizes[recent_count.fetch_add(1) % recent_sizes.size()].store(size);
   }
 }
 
-bool was_changed_to(int64_t size) {
-  if (size <= 1) return false;
-  if (const graph::Capture* const capture = graph::Capture::current()) return capture->has_changed_to(size);
-  return std::any_of(recent_sizes.begin(), recent_sizes.end(),
-                     [size](const std::atomic<int64_t>& recent) { return recent.load() == size; });
+int64_t changing_bound(int64_t size) {
+  if (size <= 1) return 0;
+  if (const graph::Capture* const capture = graph::Capture::current()) return capture->changing_bound(size);
+  const bool recent = std::any_of(recent_sizes.begin(), recent_sizes.end(),
+                                  [size](const std::atomic<int64_t>& each) { return each.load() == size; });
+  return recent ? bound_of(size) : 0;
+}
+
+int64_t stored_size(int64_t size) {
+  const int64_t known = changing_bound(size);
+  return known != 0 ? known : bound_of(size);
 }
 
 FixedSizes::FixedSizes() { ++fixed; }

@@ -46,6 +46,10 @@ void made_at(uint64_t site, const at::Tensor& tensor);
 /// Sizes that dims which change had lately; within a capture, those that they have in it. A dim that is only expanded to
 /// one of them, as the gradient of a mean is, most likely changes with it.
 void changed_to(int64_t size);
-bool was_changed_to(int64_t size);
+/// What dims of this size are stored in, or 0 if none was known to change.
+int64_t changing_bound(int64_t size);
+inline bool was_changed_to(int64_t size) { return changing_bound(size) != 0; }
+/// What a dim that changes is stored in.
+int64_t stored_size(int64_t size);
 
 }  // namespace tpu::aten

@@ -324,7 +324,7 @@ void RowKernel::bound_factory_output(const at::Tensor& out) const {
     return;
   }
   changed_to(out.size(0));
-  auto bounds = std::make_unique<const Bounds>(Bounds{{bound_of(out.size(0))}, 1});
+  auto bounds = std::make_unique<const Bounds>(Bounds{{stored_size(out.size(0))}, 1});
   slot.store(device::undefined_value(value->type(), out.device().index(), std::move(bounds)));
 }
 
@@ -368,7 +368,7 @@ void RowKernel::launch(const PlannedCall& call, Signature& signature, torch::jit
   for (const auto& [slot, size] : call.sizes) words[slot] = size;
   graph::Capture* const capture = graph::Capture::current();
   if (capture != nullptr) {
-    for (int64_t size : call.changing) capture->changes_to(size);
+    for (int64_t size : call.changing) changed_to(size);
   }
   if (plan.random_slot) {
     const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op_.handle.schema().arguments().size());

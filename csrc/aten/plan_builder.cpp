@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "device/dtypes.h"
 #include "device/storage.h"
+#include "graph/capture.h"
 
 namespace tpu::aten {
 namespace {
@@ -134,7 +135,7 @@ class PlanBuilder {
     for (size_t i = 0; i < uses.size(); ++i) wanted.push_back(uses[i].changing | (by_size ? of_changing_size(i) : 0));
     changing_.assign(uses.size(), 0);
     Bounded bounded;
-    graph::SizeBounds sizes(&was_changed_to);
+    graph::SizeBounds sizes(&changing_bound);
     do {
       bounded.layouts.clear();
       for (size_t i = 0; i < uses.size(); ++i) {
@@ -266,6 +267,8 @@ class PlanBuilder {
   // Joined tensors have a sum of bounds, and are stored in one bound again. What outgrows it goes on growing, most
   // likely, and gets room for that, as vectors do.
   static int64_t joined_bound(int64_t sum, int64_t own) {
+    const graph::Capture* const capture = graph::Capture::current();
+    if (capture != nullptr && capture->knows_sizes() && was_changed_to(own)) return changing_bound(own);
     const auto below = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(sum)));
     return own <= below ? below : bound_of(2 * own);
   }

@@ -45,7 +45,7 @@ std::optional<Model> model_of(const at::Tensor& tensor) {
   const runtime::ValueRef value = device::slot_of(tensor).load();
   if (value->bounds() == nullptr) return std::nullopt;
   Model made{Dims(tensor.sizes()), {}, 0};
-  graph::SizeBounds sizes(&was_changed_to);
+  graph::SizeBounds sizes(&changing_bound);
   const auto layout = graph::Layout::make_bounded(value->type(), value->bounds(),
                                                   {value->type().dtype, made.sizes, Dims(tensor.strides())},
                                                   tensor.storage_offset(), &made.changing, sizes);
@@ -68,7 +68,7 @@ std::unique_ptr<const Bounds> bounds_of_new(const TensorType& base, c10::IntArra
                                   : (seen >> i & 1) != 0 || (by_size && was_changed_to(base.dims[i]));
     if (!changes) continue;
     bounds.dims |= uint64_t{1} << i;
-    bounds.stored[i] = modelled ? model->bounds[dim] : bound_of(base.dims[i]);
+    bounds.stored[i] = modelled ? model->bounds[dim] : stored_size(base.dims[i]);
     changed_to(base.dims[i]);
   }
   return bounds.dims != 0 ? std::make_unique<const Bounds>(std::move(bounds)) : nullptr;

@@ -45,7 +45,7 @@ std::unique_ptr<const Bounds> bounds_of(const TensorType& base, const at::Tensor
   for (size_t i = 0; i < order->size(); ++i) {
     if ((changing >> (*order)[i] & 1) == 0 || base.dims[i] <= 1) continue;
     bounds.dims |= uint64_t{1} << i;
-    bounds.stored[i] = bound_of(base.dims[i]);
+    bounds.stored[i] = aten::stored_size(base.dims[i]);
     aten::changed_to(base.dims[i]);
   }
   return bounds.dims != 0 ? std::make_unique<const Bounds>(std::move(bounds)) : nullptr;

@@ -85,6 +85,10 @@ class GraphCapture {
     if (fixed_sizes) fixed_sizes_.emplace();
   }
 
+  /// The sizes of dims that change, with what they are stored in. Said before the arguments.
+  void set_sizes(std::span<const std::pair<int64_t, int64_t>> sizes_and_bounds) {
+    capture_.set_sizes(sizes_and_bounds);
+  }
   /// A tensor that stands for the next argument. `changing` has a bit per dim whose size is another in other captures
   /// of the same graph: they share programs then.
   at::Tensor argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype, uint64_t changing);

@@ -46,12 +46,20 @@ bool Capture::may_store(const runtime::StorageSlot& slot) const {
   return !old || old->state() == State::kUndefined;
 }
 
-void Capture::changes_to(int64_t size) {
-  if (!has_changed_to(size)) changing_sizes_.push_back(size);
+void Capture::changes_to(int64_t size, int64_t bound) {
+  if (changing_bound(size) == 0) changing_sizes_.emplace_back(size, bound);
 }
 
-bool Capture::has_changed_to(int64_t size) const {
-  return std::find(changing_sizes_.begin(), changing_sizes_.end(), size) != changing_sizes_.end();
+void Capture::set_sizes(std::span<const std::pair<int64_t, int64_t>> sizes_and_bounds) {
+  changing_sizes_.assign(sizes_and_bounds.begin(), sizes_and_bounds.end());
+  knows_sizes_ = true;
+}
+
+int64_t Capture::changing_bound(int64_t size) const {
+  for (const auto& [known, bound] : changing_sizes_) {
+    if (known == size) return bound;
+  }
+  return 0;
 }
 
 void Capture::know(const ValueRef& value, Wire wire) {

@@ -64,9 +64,13 @@ class Capture {
   int device() const { return device_; }
   /// Whether some sizes may be others in the next capture of this graph.
   bool bounded() const { return bounded_; }
-  /// Notes a size that dims which change have here.
-  void changes_to(int64_t size);
-  bool has_changed_to(int64_t size) const;
+  /// Notes a size that dims which change have here, and what they are stored in.
+  void changes_to(int64_t size, int64_t bound);
+  /// What dims of this size are stored in, or 0 if none is known to change.
+  int64_t changing_bound(int64_t size) const;
+  /// The same before anything is captured, for every size that changes: none has to be guessed.
+  void set_sizes(std::span<const std::pair<int64_t, int64_t>> sizes_and_bounds);
+  bool knows_sizes() const { return knows_sizes_; }
   /// What the next node draws: one for a random operator, all of a graph's for a captured graph.
   void next_random(std::vector<DrawRandom> draws) { next_draws_ = std::move(draws); }
   /// Says in which slot an input of the next node lies.
@@ -119,7 +123,8 @@ class Capture {
   Capture* const outer_;
   std::vector<DrawRandom> next_draws_;
   std::vector<std::pair<runtime::ValueRef, runtime::Ref<runtime::StorageSlot>>> next_places_;
-  std::vector<int64_t> changing_sizes_;
+  std::vector<std::pair<int64_t, int64_t>> changing_sizes_;  // with their bounds
+  bool knows_sizes_ = false;
   mutable std::string blocked_;
   std::unordered_map<const runtime::Value*, Wire> wires_;
   std::vector<runtime::ValueRef> keep_;  // so that no address in `wires_` is used twice

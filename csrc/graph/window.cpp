@@ -166,10 +166,10 @@ std::optional<Layout> Layout::make_bounded(const TensorType& base, const Bounds*
     if (digit.changing && 2 * digit.count > digit.size) *changing |= bit;
     const bool of_base = digit.changing;
     digit.changing = (*changing & bit) != 0;
-    if (digit.changing) digit.taken = sizes.raise(digit.count, of_base ? digit.stored : bound_of(digit.count));
+    if (digit.changing) digit.taken = sizes.raise(digit.count, of_base ? digit.stored : sizes.bound(digit.count));
   }
   for (size_t i = 0; i < window.sizes.size(); ++i) {
-    if ((*changing >> i & 1) != 0) layout.window_.sizes[i] = sizes.raise(window.sizes[i], bound_of(window.sizes[i]));
+    if ((*changing >> i & 1) != 0) layout.window_.sizes[i] = sizes.raise(window.sizes[i], sizes.bound(window.sizes[i]));
   }
   if (bounds != nullptr) layout.base_.dims = layout.typed_base_.dims = bounds->stored;
   layout.finish_digits();
@@ -234,7 +234,7 @@ bool Layout::make_rows(const Bounds* bounds, uint64_t* changing, SizeBounds& siz
   }
   for (const Axis& axis : axes_) {
     const int64_t size = window_.sizes[axis.dim];
-    if (axis.changing) window_.sizes[axis.dim] = sizes.raise(size, bound_of(size));
+    if (axis.changing) window_.sizes[axis.dim] = sizes.raise(size, sizes.bound(size));
   }
   outer_base_ = Dims(base_.dims.begin(), base_.dims.begin() + static_cast<ptrdiff_t>(outer_base));
   if (bounds != nullptr) base_.dims = typed_base_.dims = bounds->stored;

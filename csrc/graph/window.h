@@ -32,17 +32,19 @@ struct Window {
 /// The bounds that the changing sizes of one call have: dims of equal size have to meet.
 class SizeBounds {
  public:
-  /// `known` tells of sizes that changing dims have elsewhere: a window that splits a dim cannot tell which part
-  /// changes.
-  explicit SizeBounds(bool (*known)(int64_t) = nullptr) : known_(known) {}
-  bool is_known(int64_t size) const { return known_ != nullptr && known_(size); }
+  /// `known` gives the bounds of sizes that changing dims have elsewhere, and 0 for others: a window that splits a dim
+  /// cannot tell which part changes.
+  explicit SizeBounds(int64_t (*known)(int64_t) = nullptr) : known_(known) {}
+  bool is_known(int64_t size) const { return known_ != nullptr && known_(size) != 0; }
+  /// What a changing dim of `size` is stored in.
+  int64_t bound(int64_t size) const { return is_known(size) ? known_(size) : bound_of(size); }
   /// The bound of `size`, at least `least`; dims of that size asked for before may have got less.
   int64_t raise(int64_t size, int64_t least);
   /// Whether some did, and has to be asked for again.
   bool take_stale() { return std::exchange(stale_, false); }
 
  private:
-  bool (*known_)(int64_t);
+  int64_t (*known_)(int64_t);
   std::vector<std::pair<int64_t, int64_t>> bounds_;
   bool stale_ = false;
 };

@@ -25,6 +25,9 @@ class CaptureHandle {
       : thread_(std::this_thread::get_id()),
         capture_(std::make_unique<compile::GraphCapture>(static_cast<c10::DeviceIndex>(device), fixed_sizes)) {}
 
+  void set_sizes(const std::vector<std::pair<int64_t, int64_t>>& sizes_and_bounds) {
+    open().set_sizes(sizes_and_bounds);
+  }
   at::Tensor argument(const at::Tensor& like, uint64_t changing) {
     return open().argument(like.sizes(), like.strides(), like.scalar_type(), changing);
   }
@@ -104,11 +107,13 @@ std::shared_ptr<const compile::CapturedCall> load_program(
 void bind_capture(py::module_& m) {
   py::class_<CaptureHandle>(m, "GraphCapture")
       .def(py::init<int, bool>(), py::arg("device"), py::arg("fixed_sizes") = false, NoGil())
+      .def("set_sizes", &CaptureHandle::set_sizes, py::arg("sizes_and_bounds"))
       .def("argument", &CaptureHandle::argument, py::arg("like"), py::arg("changing") = 0)
       .def("finish", &CaptureHandle::finish, py::arg("results"))
       .def_property_readonly("blocked", &CaptureHandle::blocked)
       .def("close", &CaptureHandle::close);
   m.def("capturing", &compile::capturing);
+  m.def("bound_of", &bound_of, py::arg("size"));
   py::class_<compile::StepCapture>(m, "StepCapture")
       .def(py::init([](int device, uint64_t origin) {
              return std::make_unique<compile::StepCapture>(static_cast<c10::DeviceIndex>(device), origin);

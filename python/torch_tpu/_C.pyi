@@ -251,12 +251,18 @@ def compile_executable(text: str) -> tuple[str, bytes]:
 def write_executable(path: str, environment: str, text: str, executable: bytes) -> None:
     """Writes an executable of a StableHLO module to a file for load_program()."""
 
+def bound_of(size: int) -> int:
+    """What a dim that changes is stored in: the next power of two, at least 16. 0 and 1 are kept."""
+
 class GraphCapture:
     """While open, operators of this thread are set aside instead of launched."""
 
     def __init__(self, device: int, fixed_sizes: bool = False) -> None:
         """`fixed_sizes`: the program's parameters and results have just the sizes of the tensors (CapturedCall.text
         wants that)."""
+    def set_sizes(self, sizes_and_bounds: list[tuple[int, int]]) -> None:
+        """Says before the arguments which sizes change, and how long the arrays are that such dims are stored in."""
+
     def argument(self, like: torch.Tensor, changing: int = 0) -> torch.Tensor:
         """A tensor without contents that stands for the next argument, of the sizes, strides and dtype of `like`.
 

@@ -45,7 +45,9 @@ def backend(
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
-    compile_graph = functools.partial(_compile_graph, options=chosen)
+    # Under dynamic=True all sizes are symbols; else those only that were found, or said, to change.
+    all_change = torch._dynamo.config.assume_static_by_default
+    compile_graph = functools.partial(_compile_graph, options=chosen, all_change=all_change)
     compiler = aot_autograd(
         fw_compiler=compile_graph,
         bw_compiler=compile_graph,
@@ -57,10 +59,12 @@ def backend(
     return compiled
 
 
-def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
+def _compile_graph(
+    graph: torch.fx.GraphModule, inputs: Sequence[Any], options: Options, all_change: bool
+) -> Callable[..., Any]:
     from torch._functorch._aot_autograd.utils import make_boxed_func
 
-    boxed: Callable[..., Any] = make_boxed_func(CompiledGraph(graph, options))
+    boxed: Callable[..., Any] = make_boxed_func(CompiledGraph(graph, options, all_change=all_change))
     return boxed
 
 

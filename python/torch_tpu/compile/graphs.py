@@ -14,6 +14,7 @@ import torch
 from torch_tpu import _C
 from torch_tpu.compile import control_flow
 from torch_tpu.compile.options import Options
+from torch_tpu.compile.sizes import ChangingSizes
 from torch_tpu.compile.windows import is_window, reads_storages
 
 _log = logging.getLogger("torch_tpu.compile")
@@ -32,13 +33,15 @@ class CompiledGraph:
     the graph looks beyond it (``as_strided``): a program gets the window's elements only.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, options: Options | None = None) -> None:
+    def __init__(
+        self, graph: torch.fx.GraphModule, options: Options | None = None, *, all_change: bool = True
+    ) -> None:
         self._graph = graph
         self._options = options or Options()
         self._programs: dict[tuple[Any, ...], _Program] = {}
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._one_size = not any(_varies(node) for node in placeholders)
-        self._changing = [_changing_dims(node) for node in placeholders]
+        self._sizes = None if self._one_size else ChangingSizes(graph, all_change=all_change)
         self._reads_storages = reads_storages(graph)
         self.reason: str | None = None
 
@@ -66,9 +69,11 @@ class CompiledGraph:
             return None
         capture = _C.GraphCapture(next(iter(devices)).index or 0, fixed_sizes=not self._options.bounded_sizes)
         try:
+            if self._sizes is not None:
+                capture.set_sizes(self._sizes.observe(args))
             stand_ins = [
-                capture.argument(a, changing) if isinstance(a, torch.Tensor) else a
-                for a, changing in zip(args, self._changing, strict=True)
+                capture.argument(a, self._sizes.dims(i) if self._sizes else 0) if isinstance(a, torch.Tensor) else a
+                for i, a in enumerate(args)
             ]
             results = _run(self._graph, stand_ins)
             flat = list(results) if isinstance(results, (list, tuple)) else [results]
@@ -108,13 +113,6 @@ def _varies(placeholder: torch.fx.Node) -> bool:
     if not isinstance(value, torch.Tensor):
         return True
     return any(not isinstance(n, int) for n in (*value.shape, *value.stride()))
-
-
-def _changing_dims(placeholder: torch.fx.Node) -> int:
-    """A bit for each dim of an argument whose size is symbolic."""
-    value = placeholder.meta.get("val")
-    sizes = value.shape if isinstance(value, torch.Tensor) else ()
-    return sum(1 << dim for dim, size in enumerate(sizes) if not isinstance(size, int))
 
 
 def _form(argument: Any) -> Any:
