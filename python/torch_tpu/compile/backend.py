@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_tpu.compile.graphs import CompiledGraph
+from torch_tpu.compile.host_scalars import WithNumbers, split
 from torch_tpu.compile.options import Options
 
 # What inductor's modes ask for (measuring kernels, CUDA graphs) is moot: a graph is one program already.
@@ -64,8 +65,16 @@ def _compile_graph(
 ) -> Callable[..., Any]:
     from torch._functorch._aot_autograd.utils import make_boxed_func
 
-    boxed: Callable[..., Any] = make_boxed_func(CompiledGraph(graph, options, all_change=all_change))
+    boxed: Callable[..., Any] = make_boxed_func(_program_of(graph, options, all_change))
     return boxed
+
+
+def _program_of(graph: torch.fx.GraphModule, options: Options, all_change: bool) -> Callable[..., Any]:
+    parts = split(graph)
+    if parts is None:
+        return CompiledGraph(graph, options, all_change=all_change)
+    program = CompiledGraph(parts.device, options, all_change=all_change)
+    return WithNumbers(parts, program)
 
 
 def use_by_default(compile_fx: ModuleType) -> None:
