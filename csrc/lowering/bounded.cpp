@@ -240,7 +240,73 @@ bool indexes(BoundedCall& call) {
   return true;
 }
 
+// Zeros are added to the first element.
+bool adds_along_dim(BoundedCall& call) {
+  BoundedArgument* x = call.tensor(0);
+  if (x->rank() == 0 || x->changes(wrap_axis(call.integer_or(1, 0), x->rank()))) return false;
+  BoundedCall::fill(call.tensor(2), Fill::kZero);
+  BoundedCall::fill(call.tensor(3), Fill::kZero);
+  return true;
+}
+
+// (self, indices, values, accumulate)
+bool index_put(BoundedCall& call) {
+  if (call.tensor(0)->changing != 0 || !call.boolean_or(3, false)) return false;
+  for (BoundedArgument& index : call.list(1)) BoundedCall::fill(&index, Fill::kZero);
+  BoundedCall::fill(call.tensor(2), Fill::kZero);
+  return true;
+}
+
+// ---- convolutions: what is behind the end counts as the padding does.
+
+bool has_fixed_channels(const BoundedArgument* images, const BoundedArgument* kernels) {
+  return !images->changes(1) && kernels->changing == 0;
+}
+
+// (input, weight, bias, ...)
+bool convolution(BoundedCall& call) {
+  return has_fixed_channels(call.tensor(0), call.tensor(1)) && fills<Fill::kZero>(call);
+}
+
+// (gradient, input, weight, ...)
+bool convolution_backward(BoundedCall& call) {
+  return has_fixed_channels(call.tensor(1), call.tensor(2)) && !call.tensor(0)->changes(1) && all_zero(call);
+}
+
+// ---- images whose last dims do not change
+
+template <size_t kDims>
+bool keeps_out_of_last_dims(BoundedCall& call) {
+  for (const auto& list : call.tensors()) {
+    for (const BoundedArgument& tensor : list) {
+      if ((tensor.changing & last_dims(tensor, kDims)) != 0) return false;
+    }
+  }
+  return true;
+}
+
+// Statistics of a channel, which the row divides by the present counts.
+template <size_t kImages, size_t kTraining = SIZE_MAX>
+bool batch_norm(BoundedCall& call) {
+  BoundedArgument* images = call.tensor(kImages);
+  if (images->changes(1)) return false;
+  images->asked = kTraining != SIZE_MAX && call.boolean_or(kTraining, true);
+  return all_zero(call);
+}
+
 // ---- losses
+
+// (input, target, ...) or (gradient, input, target, ...): the row takes the mean of what is present. Of one size, so
+// that either tells it.
+template <size_t kInput>
+bool pointwise_loss(BoundedCall& call) {
+  BoundedArgument *input = call.tensor(kInput), *target = call.tensor(kInput + 1);
+  if (input == nullptr || target == nullptr || input->sizes != target->sizes) return false;
+  if (input->changing != target->changing) return false;
+  input->asked = true;
+  BoundedCall::fill(input, Fill::kZero);
+  return true;
+}
 
 // (input, target, weight, reduction, ignore_index): targets behind the end are ignored, and not counted.
 bool nll_loss(BoundedCall& call) {
@@ -287,14 +353,9 @@ bool cat(BoundedCall& call) {
   return true;
 }
 
-// (self, pad, value): only dims that do not change are padded.
+// (self, pad, value): the row pads behind the present end.
 bool constant_pad(BoundedCall& call) {
-  const BoundedArgument* x = call.tensor(0);
-  const Dims amounts = call.ints_or(1, {});
-  for (size_t i = 0; 2 * i + 1 < amounts.size(); ++i) {
-    const auto dim = static_cast<int64_t>(x->rank() - 1 - i);
-    if ((amounts[2 * i] != 0 || amounts[2 * i + 1] != 0) && x->changes(dim)) return false;
-  }
+  call.tensor(0)->asked = true;
   return true;
 }
 
@@ -314,6 +375,14 @@ bool topk(BoundedCall& call) {
   const uint64_t dim = bit(wrap_axis(call.integer_or(2, -1), x->rank()));
   // NaN is the largest of all, and -inf may be among those that are asked for: their places would be found behind.
   return (x->changing & dim) == 0;
+}
+
+bool flip(BoundedCall& call) { return keeps_out_of_dim(call, call.ints_or(1, {0})); }
+
+template <size_t kDim>
+bool sort(BoundedCall& call) {
+  const BoundedArgument* x = call.tensor(0);
+  return x->rank() > 0 && !x->changes(wrap_axis(call.integer_or(kDim, -1), x->rank()));
 }
 
 bool glu(BoundedCall& call) {
@@ -410,14 +479,50 @@ const std::unordered_map<std::string_view, BoundedRule>& special_rules() {
       {"_addmm_activation", product<1>},
       {"_scaled_dot_product_fused_attention_overrideable", attention},
       {"_scaled_dot_product_fused_attention_overrideable_backward", attention_backward},
+      // images
+      {"convolution", convolution},
+      {"convolution_overrideable", convolution},
+      {"convolution_backward", convolution_backward},
+      {"convolution_backward_overrideable", convolution_backward},
+      {"_native_batch_norm_legit_functional", batch_norm<0, 5>},
+      {"_native_batch_norm_legit_no_training", batch_norm<0>},
+      {"_batch_norm_no_update", batch_norm<0>},
+      {"native_batch_norm_backward", batch_norm<1, 7>},
+      {"max_pool2d_with_indices", keeps_out_of_last_dims<2>},
+      {"max_pool2d_with_indices_backward", keeps_out_of_last_dims<2>},
+      {"max_pool3d_with_indices", keeps_out_of_last_dims<3>},
+      {"max_pool3d_with_indices_backward", keeps_out_of_last_dims<3>},
+      {"avg_pool2d", keeps_out_of_last_dims<2>},
+      {"avg_pool2d_backward", keeps_out_of_last_dims<2>},
+      {"avg_pool3d", keeps_out_of_last_dims<3>},
+      {"avg_pool3d_backward", keeps_out_of_last_dims<3>},
+      {"_adaptive_avg_pool2d", keeps_out_of_last_dims<2>},
+      {"_adaptive_avg_pool2d_backward", keeps_out_of_last_dims<2>},
+      {"upsample_nearest2d", keeps_out_of_last_dims<2>},
+      {"upsample_bilinear2d", keeps_out_of_last_dims<2>},
+      {"upsample_bicubic2d", keeps_out_of_last_dims<2>},
       // indexing
+      {"scatter_add", adds_along_dim},
+      {"index_add", adds_along_dim},
+      {"index_put", index_put},
+      {"_unsafe_index_put", index_put},
       {"gather", takes_along_dim},
       {"index_select", takes_along_dim},
       {"index.Tensor", indexes},
       {"embedding", embedding},
       {"embedding_dense_backward", embedding_backward},
       // losses
-      {"mse_loss", nullptr},
+      {"mse_loss", pointwise_loss<0>},
+      {"mse_loss_backward", pointwise_loss<1>},
+      {"smooth_l1_loss", pointwise_loss<0>},
+      {"smooth_l1_loss_backward", pointwise_loss<1>},
+      {"huber_loss", pointwise_loss<0>},
+      {"huber_loss_backward", pointwise_loss<1>},
+      {"binary_cross_entropy", pointwise_loss<0>},
+      {"binary_cross_entropy_backward", pointwise_loss<1>},
+      {"binary_cross_entropy_with_logits", pointwise_loss<0>},
+      {"soft_margin_loss", pointwise_loss<0>},
+      {"soft_margin_loss_backward", pointwise_loss<1>},
       {"nll_loss_forward", nll_loss},
       {"nll_loss_backward", nll_loss_backward},
       // shape
@@ -425,6 +530,9 @@ const std::unordered_map<std::string_view, BoundedRule>& special_rules() {
       {"stack", independent},
       {"constant_pad_nd", constant_pad},
       {"repeat", repeat},
+      {"flip", flip},
+      {"sort", sort<1>},
+      {"sort.stable", sort<2>},
       {"topk", topk},
   };
   return *rules;

@@ -24,17 +24,29 @@ Value loss_operand(const OpCall& call, size_t i, const Dims& sizes) {
 
 Value sum_all(Value x) { return hlo::reduce(x, hlo::Reducer::kAdd, iota(x.rank())); }
 
+namespace {
+
+/// `x` divided by the number of elements of a loss, of which argument `i` has the sizes.
+Value divided_by_count(const OpCall& call, Value x, size_t i, const Dims& sizes) {
+  const Dims axes = iota(sizes.size());
+  const auto present = call.present_count(i, axes);
+  if (!present) return div(x, static_cast<double>(product(sizes)));
+  return hlo::divide(x, broadcast_to(convert(*present, x.dtype()), x.dims()));
+}
+
+}  // namespace
+
 Values reduce_loss(const OpCall& call, Value loss, Reduction reduction) {
   if (reduction == Reduction::kNone) return finish(call, loss);
-  Value sum = sum_all(loss);
-  if (reduction == Reduction::kMean) sum = div(sum, static_cast<double>(loss.type().numel()));
+  Value sum = sum_all(call.without_rest(0, loss, scalar(call.builder(), 0.0, loss.dtype())));
+  if (reduction == Reduction::kMean) sum = divided_by_count(call, sum, 0, loss.dims());
   return finish(call, sum);
 }
 
 Value scaled_gradient(const OpCall& call, const Dims& sizes, Reduction reduction) {
   Value grad = call.operand(0, work_type(call));
   // Scaling before broadcasting: a reduced loss has a 0-d gradient.
-  if (reduction == Reduction::kMean) grad = div(grad, static_cast<double>(product(sizes)));
+  if (reduction == Reduction::kMean) grad = divided_by_count(call, grad, 1, sizes);
   return broadcast_to(grad, sizes);
 }
 

@@ -42,6 +42,13 @@ Value blended(Value old, Value fresh, Value momentum) {
   return convert(add(kept, multiply(fresh, m)), old.dtype());
 }
 
+/// How many elements of argument `i`, the images `x`, a channel has; a number for each channel.
+Value element_count(const OpCall& call, size_t i, Value x, const Dims& axes) {
+  const Dims channels{x.dim(1)};
+  if (const auto count = call.present_count(i, axes)) return broadcast_to(convert(*count, x.dtype()), channels);
+  return broadcast_to(scalar(call.builder(), static_cast<double>(reduced_numel(x, axes)), x.dtype()), channels);
+}
+
 Value inverse_deviation(Value variance, Value eps) { return rsqrt(add(variance, broadcast_to(eps, variance.dims()))); }
 
 BatchNormResults batch_norm(const BatchNorm& norm) {
@@ -54,14 +61,15 @@ BatchNormResults batch_norm(const BatchNorm& norm) {
   if (norm.has_running(3)) r.running_mean = call.tensor(3);
   if (norm.has_running(4)) r.running_var = call.tensor(4);
   if (norm.training) {
-    r.mean = mean_over(x, axes, false);
+    const Value count = element_count(call, 0, x, axes);
+    r.mean = divide(sum_over(x, axes, false), count);
     Value centered = subtract(x, channelwise(r.mean, x.dims()));
+    centered = call.without_rest(0, centered, scalar(call.builder(), 0.0, dtype));
     Value squares = sum_over(multiply(centered, centered), axes, false);
-    double count = static_cast<double>(reduced_numel(x, axes));
-    r.invstd = inverse_deviation(divide(squares, full_like(squares, count)), eps);
+    r.invstd = inverse_deviation(divide(squares, count), eps);
     if (r.running_mean.defined() || r.running_var.defined()) {
       Value momentum = call.operand(norm.momentum, dtype);
-      Value unbiased = divide(squares, full_like(squares, count - 1));
+      Value unbiased = divide(squares, subtract(count, full_like(count, 1)));
       if (r.running_mean.defined()) r.running_mean = blended(r.running_mean, r.mean, momentum);
       if (r.running_var.defined()) r.running_var = blended(r.running_var, unbiased, momentum);
     }
@@ -163,7 +171,7 @@ Results batch_norm_backward(const OpCall& call) {
     Value scale = call.has(2) ? multiply(invstd, call.operand(2, dtype)) : invstd;
     Value inner = grad;
     if (train) {
-      Value count = full_like(dot, static_cast<double>(reduced_numel(x, axes)));
+      const Value count = element_count(call, 1, x, axes);
       Value projection = divide(multiply(dot, invstd), count);
       inner = subtract(subtract(grad, channelwise(divide(grad_sum, count), x.dims())),
                        multiply(centered, channelwise(projection, x.dims())));

@@ -167,6 +167,32 @@ std::optional<Value> OpCall::present_size(size_t i, int64_t dim, size_t k) const
   return std::nullopt;
 }
 
+std::optional<Value> OpCall::present_count(size_t i, std::span<const int64_t> axes) const {
+  std::optional<Value> count;
+  int64_t others = 1;
+  for (int64_t axis : axes) {
+    if (const auto size = present_size(i, axis)) {
+      count = count ? stablehlo::multiply(*count, *size) : *size;
+    } else {
+      others *= tensor(i).dim(static_cast<size_t>(axis));
+    }
+  }
+  if (!count) return std::nullopt;
+  return stablehlo::multiply(*count, builder().constant(others, {DType::kS64, {}}));
+}
+
+Value OpCall::without_rest(size_t i, Value x, Value rest) const {
+  for (const PresentSize& size : present_sizes_) {
+    if (size.argument != i || size.element != 0) continue;
+    const TensorType type{DType::kS64, x.dims()};
+    const Value inside = stablehlo::compare(stablehlo::iota(builder(), type, size.dim),
+                                            stablehlo::broadcast_in_dim(size.size, x.dims(), {}),
+                                            stablehlo::Compare::kLt);
+    x = stablehlo::select(inside, x, stablehlo::broadcast_in_dim(rest, x.dims(), {}));
+  }
+  return x;
+}
+
 const RandomState& OpCall::random() const {
   if (random_) return *random_;
   throw Error(Code::kInternal, std::string(name_) + ": draws random numbers but its row has no random_factor");

@@ -110,6 +110,10 @@ class OpCall {
   /// The present size (s64, 0-d) of a dim of tensor argument `i`, element `k` of a list, where it is less than what the
   /// value has (lowering/bounded.h). Rows that do more than their rule's filling have to ask.
   std::optional<Value> present_size(size_t i, int64_t dim, size_t k = 0) const;
+  /// How many elements argument `i` has along `axes`: a 0-d int64 where only the device knows.
+  std::optional<Value> present_count(size_t i, std::span<const int64_t> axes) const;
+  /// `x`, which has the sizes of argument `i`, with `rest` behind the present end of its dims.
+  Value without_rest(size_t i, Value x, Value rest) const;
   struct PresentSize {
     size_t argument, element;
     int64_t dim;

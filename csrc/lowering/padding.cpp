@@ -25,7 +25,7 @@ Value pad_axis(Value x, size_t axis, int64_t low, int64_t high) {
 }
 
 Values constant_pad_nd(const OpCall& call) {
-  const Value x = call.tensor(0);
+  Value x = call.tensor(0);
   const Dims padding = call.ints(1);
   Dims low(x.rank(), 0), high(x.rank(), 0);
   for (size_t i = 0; i < padding.size() / 2; ++i) {
@@ -33,6 +33,7 @@ Values constant_pad_nd(const OpCall& call) {
     high[x.rank() - 1 - i] = padding[2 * i + 1];
   }
   const Value fill = call.is_none(2) ? scalar(call.builder(), int64_t{0}, x.dtype()) : call.operand(2, x.dtype());
+  x = call.without_rest(0, x, fill);  // the padding begins there
   return {hlo::pad(x, fill, low, high, Dims(x.rank(), 0))};
 }
 

@@ -106,19 +106,10 @@ Value mean(const OpCall& call, const Dims& dim, bool keep) {
   DType dtype = call.result_type().dtype;
   Value x = call.operand(0, compute_type(dtype));
   const Dims axes = reduced_axes(x, dim);
-  std::optional<Value> present;  // number of elements, if only the device knows it
-  int64_t others = 1;
-  for (int64_t axis : axes) {
-    if (const auto size = call.present_size(0, axis)) {
-      present = present ? multiply(*present, *size) : *size;
-    } else {
-      others *= x.dim(axis);
-    }
-  }
-  if (!present) return convert(mean_over(x, axes, keep), dtype);
-  const Value count = multiply(*present, scalar(call.builder(), others, DType::kS64));
+  const std::optional<Value> count = call.present_count(0, axes);
+  if (!count) return convert(mean_over(x, axes, keep), dtype);
   const Value sum = sum_over(x, axes, keep);
-  return convert(divide(sum, broadcast_to(convert(count, sum.dtype()), sum.dims())), dtype);
+  return convert(divide(sum, broadcast_to(convert(*count, sum.dtype()), sum.dims())), dtype);
 }
 Results mean_all(const OpCall& call) { return {mean(call, {}, false)}; }
 Results mean_dim(const OpCall& call) { return {mean(call, call.ints_or(1, {}), call.boolean(2))}; }

@@ -57,8 +57,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[CompiledGraph]:
     made: list[CompiledGraph] = []
     initialise = CompiledGraph.__init__
 
-    def note(self: CompiledGraph, *args: Any) -> None:
-        initialise(self, *args)
+    def note(self: CompiledGraph, *args: Any, **kwargs: Any) -> None:
+        initialise(self, *args, **kwargs)
         made.append(self)
 
     monkeypatch.setattr(CompiledGraph, "__init__", note)
