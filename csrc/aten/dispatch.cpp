@@ -94,9 +94,15 @@ bool note_changing_sizes(const Operator& op, Signature& signature) {
 
 }  // namespace
 
-// Numbers of calls whose sizes change are constants at first, as those of other calls are.
+// Numbers of calls whose sizes change are constants at first, as those of other calls are, unless they are such sizes.
 bool PlanTable::numbers_change(const Signature& signature) {
   if (signature.scalars.empty() || !can_be_dynamic(signature)) return false;
+  const graph::Capture* const capture = graph::Capture::current();
+  const bool size = capture != nullptr && capture->knows_sizes() &&
+                    std::any_of(signature.scalars.begin(), signature.scalars.end(), [](const ScalarUse& use) {
+                      return use.value.kind == lowering::Scalar::Kind::kInt && was_changed_to(use.value.i);
+                    });
+  if (size) return true;
   auto& seen = bounded_scalars_[size_site(capture_location(), signature.scalars.size())];
   Scalars now;
   for (const ScalarUse& use : signature.scalars) now.push_back(use.value);

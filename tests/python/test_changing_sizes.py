@@ -3,7 +3,9 @@ largest size (docs/dynamic_shapes.md)."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -157,6 +159,73 @@ def test_a_compiled_function_over_many_lengths() -> None:
     lengths([2, 3, 4, 5, 6, 7])
     assert compiled_by(lambda: lengths([*range(8, 17)])) <= 3
     assert compiled_by(lambda: lengths([17, 20, 25, 31, 32])) <= 3
+
+
+class _Decoder(torch.nn.Module):
+    """Packed projections, merged and split dims, shifted labels: what the usual language model does with lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.places = torch.nn.Embedding(61, 24), torch.nn.Embedding(2048, 24)
+        self.packed, self.out = torch.nn.Linear(24, 72), torch.nn.Linear(24, 61)
+        self.norm = torch.nn.LayerNorm(24)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        batch, length = ids.shape
+        x = self.embed(ids) + self.places(torch.arange(length, device=ids.device))
+        heads = (part.view(batch, length, 4, 6).transpose(1, 2) for part in self.packed(self.norm(x)).split(24, -1))
+        mixed = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + mixed.transpose(1, 2).reshape(batch, length, 24)
+        logits, labels = self.out(x)[:, :-1], torch.nn.functional.pad(ids, (0, 1), value=-100)[:, 1:-1]
+        return torch.nn.functional.cross_entropy(logits.reshape(-1, 61), labels.reshape(-1))
+
+
+class _Classifier(torch.nn.Module):
+    """Images in batches of many sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3, padding=1),
+            torch.nn.BatchNorm2d(8),
+            torch.nn.ReLU(),
+            torch.nn.MaxPool2d(2),
+            torch.nn.Conv2d(8, 4, 3, stride=2),
+            torch.nn.AdaptiveAvgPool2d(1),
+            torch.nn.Flatten(),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.nn.functional.mse_loss(self.layers(images), images[:, 0, :4, 0])
+
+
+@pytest.mark.parametrize(
+    ("model", "make"),
+    [
+        pytest.param(_Decoder, lambda n: torch.randint(1, 61, (3, n)), id="decoder", marks=pytest.mark.quick),
+        pytest.param(_Classifier, lambda n: torch.randn(n, 3, 12, 12), id="images", marks=pytest.mark.quick),
+    ],
+)
+def test_a_compiled_model_over_many_sizes(
+    model: Callable[[], torch.nn.Module], make: Callable[[int], Tensor], graphs: list[Any]
+) -> None:
+    """Forward and backward are a program each for all sizes up to a bound, and one for the first size."""
+    torch.manual_seed(3)
+    cpu = model()
+    device = copy.deepcopy(cpu).to(DEVICE)
+    compiled = torch.compile(device, dynamic=True, backend="tpu")
+    for n in (20, 27, 31, 32, 33, 40, 57, 64, 65, 90, 128, 129):  # none, and none next to one, that other dims have
+        inputs = make(n)
+        device.zero_grad()
+        cpu.zero_grad()
+        got, want = compiled(inputs.to(DEVICE)), cpu(inputs)
+        assert_matches(got, want)
+        got.backward()
+        want.backward()
+        for a, b in zip(device.parameters(), cpu.parameters(), strict=True):
+            assert_matches(a.grad, b.grad, rtol=1e-3, atol=1e-5)  # sums over n, in another order
+    texts = [{program._call.text("cpu") for program in graph._programs.values()} for graph in graphs]
+    assert [len(each) <= 5 for each in texts] == [True, True]
 
 
 @pytest.mark.quick

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,25 @@ def test_sizes_that_change(dynamic: bool | None) -> None:
     for size in (3, 5, 4, 3, 7, 2):
         x = torch.randn(size, 4)
         assert_matches(step(x.to(DEVICE)), function(x))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_numbers_that_change(dynamic: bool | None, graphs: list[Any]) -> None:
+    """Floats are operands of the program; what is computed of them alone, the host computes."""
+
+    def function(x: Tensor, scale: float, shift: float) -> tuple[Tensor, ...]:
+        return (x * (scale / 2) + shift).sin() / scale, torch.full_like(x, scale) * x, x.sum() * scale
+
+    step = compiled(function, dynamic=dynamic)
+    x = torch.randn(3, 4)
+    for scale in (1.5, 2.5, -0.0, 0.0, 3.25, math.inf, math.nan):
+        assert_matches(step(x.to(DEVICE), scale, 3.0), function(x, scale, 3.0))
+    leaves = [x.clone().requires_grad_(), x.to(DEVICE).requires_grad_()]
+    for scale in (0.5, 1.25):
+        want = torch.autograd.grad(sum(t.sum() for t in function(leaves[0], scale, 1.0)), leaves[0])
+        got = torch.autograd.grad(sum(t.sum() for t in step(leaves[1], scale, 1.0)), leaves[1])
+        assert_matches(got, want)
+    assert all(graph.reason is None for graph in graphs)
 
 
 def test_mutation_of_arguments() -> None:
@@ -456,15 +476,15 @@ def test_option_recompute(graphs: list[Any]) -> None:
 
 @pytest.mark.parametrize("bounded", [True, False])
 def test_option_bounded_sizes(bounded: bool, graphs: list[Any]) -> None:
-    """Without them another size is another program."""
+    """Without them another size is another program. The first is one of its own: nothing has changed yet."""
     with torch_tpu.bounded_sizes("auto"):
         function = compiled(lambda x: (x * 2 + 1).sin(), dynamic=True, options={"bounded_sizes": bounded})
-        for size in (33, 34):
+        for size in (33, 34, 35):
             x = torch.randn(size)
             assert_matches(function(x.to(DEVICE)), (x * 2 + 1).sin())
     (graph,) = graphs
-    assert len(graph._programs) == 2
-    assert len({program._call.text("cpu") for program in graph._programs.values()}) == (1 if bounded else 2)
+    assert len(graph._programs) == 3
+    assert len({program._call.text("cpu") for program in graph._programs.values()}) == (2 if bounded else 3)
 
 
 @pytest.mark.parametrize("enable", ["config", "context"])

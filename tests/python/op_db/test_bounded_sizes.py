@@ -86,7 +86,6 @@ ENTRIES = [
     "nn.functional.conv_transpose1d",
     "nn.functional.conv_transpose2d",
     "nn.functional.batch_norm",
-    "_native_batch_norm_legit",
     "nn.functional.instance_norm",
     "nn.functional.max_pool1d",
     "nn.functional.max_pool2d",
