@@ -203,7 +203,7 @@ const KnownGraph& shared_graph(const Recording& recording, bool bounded, std::sp
   }
   std::vector<uint32_t> equal = equal_words(recording);
   std::lock_guard lock(mutex);
-  bool starts_vary = false, numbers_vary = false;
+  bool starts_vary = bounded, numbers_vary = false;  // where windows start depends on sizes that change
   for (auto [first, last] = graphs->equal_range(hash); first != last; ++first) {
     const KnownGraph& known = *first->second;
     if (known.key != key) continue;

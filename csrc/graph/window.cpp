@@ -129,6 +129,14 @@ Layout Layout::make(const TensorType& base, const Window& window, int64_t offset
   return layout;
 }
 
+bool SizeBounds::is_almost_known(int64_t size) const {
+  constexpr int64_t kFew = 2;
+  for (int64_t more = size + 1; more <= size + kFew && 2 * size > more; ++more) {
+    if (is_known(more)) return true;
+  }
+  return false;
+}
+
 int64_t SizeBounds::raise(int64_t size, int64_t least) {
   const auto found =
       std::find_if(bounds_.begin(), bounds_.end(), [&](const auto& entry) { return entry.first == size; });
@@ -203,7 +211,7 @@ bool Layout::follows_base(size_t dim, uint64_t changing_base, const SizeBounds& 
     const int64_t base_end = strides[i] * base_.dims[i];
     if ((changing_base >> i & 1) == 0 || end <= strides[i] || base_end <= first) continue;
     const bool contained = first <= strides[i] && base_end <= end;
-    if (contained || sizes.is_known(window_.sizes[dim])) return true;
+    if (contained || sizes.is_known(window_.sizes[dim]) || sizes.is_almost_known(window_.sizes[dim])) return true;
   }
   return false;
 }

@@ -36,6 +36,8 @@ class SizeBounds {
   /// cannot tell which part changes.
   explicit SizeBounds(int64_t (*known)(int64_t) = nullptr) : known_(known) {}
   bool is_known(int64_t size) const { return known_ != nullptr && known_(size) != 0; }
+  /// Whether `size` is a changing one without a few of its elements, as of x[:, :-1].
+  bool is_almost_known(int64_t size) const;
   /// What a changing dim of `size` is stored in.
   int64_t bound(int64_t size) const { return is_known(size) ? known_(size) : bound_of(size); }
   /// The bound of `size`, at least `least`; dims of that size asked for before may have got less.
