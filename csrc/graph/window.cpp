@@ -157,7 +157,12 @@ std::optional<Layout> Layout::make_bounded(const TensorType& base, const Bounds*
   layout.kind_ = Kind::kDigits;
   layout.base_ = layout.typed_base_ = base;
   layout.window_ = window;
-  const auto fits = [&] { return layout.place_bounds(bounds) && layout.starts(offset).has_value(); };
+  // A step over a row of a changing size is no constant: rows are gathered then.
+  const auto varies = [&](const Digit& digit) { return digit.changing && sizes.is_known(digit.step); };
+  const auto fits = [&] {
+    return layout.place_bounds(bounds) && layout.starts(offset).has_value() &&
+           std::none_of(layout.digits_.begin(), layout.digits_.end(), varies);
+  };
   const bool mapped = (layout.map_to_dims(base.dims) && fits()) || (layout.map_to_flat() && fits());
   for (size_t i = 0; i < window.sizes.size(); ++i) {
     if (window.sizes[i] <= 1) *changing &= ~(uint64_t{1} << i);

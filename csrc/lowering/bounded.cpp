@@ -345,12 +345,8 @@ bool random(BoundedCall& call) {
 
 bool cat(BoundedCall& call) {
   auto& parts = call.list(0);
-  if (parts.empty()) return false;
-  for (BoundedArgument& part : parts) {
-    if (part.rank() != parts[0].rank()) return false;  // parts without elements
-    part.asked = true;
-  }
-  return true;
+  for (BoundedArgument& part : parts) part.asked = true;
+  return !parts.empty();
 }
 
 // (self, pad, value): the row pads behind the present end.

@@ -35,7 +35,7 @@ Value zeros(const OpCall& call) { return call.builder().constant(int64_t{0}, cal
 bool is_skipped(Value part, size_t rank) { return part.rank() == 1 && part.dim(0) == 0 && rank != 1; }
 
 // Parts whose sizes along `axis` only the device knows: each is written over what the one before left behind its end.
-Value cat_bounded(const OpCall& call, const Values& parts, int64_t axis) {
+Value cat_bounded(const OpCall& call, const Values& parts, const std::vector<size_t>& places, int64_t axis) {
   Builder& builder = call.builder();
   const auto at = static_cast<size_t>(axis);
   TensorType room = call.result_type();
@@ -46,7 +46,7 @@ Value cat_bounded(const OpCall& call, const Values& parts, int64_t axis) {
     std::vector<Value> starts(room.rank(), scalar(builder, int64_t{0}, DType::kS64));
     starts[at] = position;
     result = hlo::dynamic_update_slice(result, parts[k], starts);
-    const auto size = call.present_size(0, axis, k);
+    const auto size = call.present_size(0, axis, places[k]);
     position = hlo::add(position, size ? *size : scalar(builder, parts[k].dim(at), DType::kS64));
   }
   return slice_axis(result, at, 0, call.result_type().dims[at]);
@@ -55,14 +55,18 @@ Value cat_bounded(const OpCall& call, const Values& parts, int64_t axis) {
 Values cat(const OpCall& call) {
   const TensorType& type = call.result_type();
   Values parts;
-  for (Value part : call.tensors(0)) {
-    if (!is_skipped(part, type.rank())) parts.push_back(convert_like_torch(part, type.dtype));
+  std::vector<size_t> places;  // of the parts, in the list
+  const std::vector<Value> given = call.tensors(0);
+  for (size_t k = 0; k < given.size(); ++k) {
+    if (is_skipped(given[k], type.rank())) continue;
+    parts.push_back(convert_like_torch(given[k], type.dtype));
+    places.push_back(k);
   }
   if (parts.empty()) return {zeros(call)};
   const int64_t axis = wrap_axis(call.integer_or(1, 0), type.rank());
   bool bounded = false;
-  for (size_t k = 0; k < parts.size(); ++k) bounded |= call.present_size(0, axis, k).has_value();
-  return {bounded ? cat_bounded(call, parts, axis) : hlo::concatenate(parts, axis)};
+  for (size_t place : places) bounded |= call.present_size(0, axis, place).has_value();
+  return {bounded ? cat_bounded(call, parts, places, axis) : hlo::concatenate(parts, axis)};
 }
 
 Values stack(const OpCall& call) {
