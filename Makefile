@@ -104,7 +104,7 @@ test:
 	@$(MAKE) --no-print-directory test-cpp
 	@$(MAKE) --no-print-directory test-python
 
-# Every parameter set and the tests marked slow: hours, where `make test` takes minutes. PART=3/24 is the third of 24
+# Every parameter set and the tests marked slow: days, where `make test` takes minutes. PART=3/64 is the third of 64
 # parts, each of at most an hour on two cores.
 PART ?= 1/1
 test-full:

@@ -98,6 +98,12 @@ constexpr Family kFamilies[] = {
     {{Accepts::kBits, Code::kNotImplemented}, "bitwise_and bitwise_not bitwise_or bitwise_xor"},
 };
 
+// Factorisations, which half types are too narrow for.
+constexpr std::string_view kNotHalf =
+    " cholesky cholesky_inverse cholesky_solve geqrf linalg_cholesky_ex linalg_eig _linalg_eigh _linalg_eigvals "
+    "linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_ldl_solve linalg_lu linalg_lu_factor_ex "
+    "linalg_lu_solve linalg_qr linalg_solve_triangular _linalg_svd ormqr triangular_solve ";
+
 bool is_accepted(c10::ScalarType dtype, Accepts accepts) {
   const bool is_bool = dtype == c10::kBool, is_integer = c10::isIntegralType(dtype, /*includeBool=*/false);
   const bool is_complex = c10::isComplexType(dtype), is_floating = !is_bool && !is_integer && !is_complex;
@@ -152,7 +158,15 @@ c10::ScalarType common_dtype(const Operator& op, Arguments arguments) {
   return common;
 }
 
+void check_not_half(const Operator& op, Arguments arguments) {
+  if (kNotHalf.find(' ' + std::string(op.row->name) + ' ') == std::string_view::npos) return;
+  const c10::ScalarType dtype = common_dtype(op, arguments);
+  const bool half = dtype == c10::kHalf || dtype == c10::kBFloat16;
+  TORCH_CHECK_NOT_IMPLEMENTED(!half, "\"", op.name, "\" not implemented for '", dtype, "'");
+}
+
 void check_accepted(const Operator& op, Arguments arguments, c10::ScalarType promoted) {
+  check_not_half(op, arguments);
   const auto found = find(accepted_dtypes(), op.row->name);
   if (found == accepted_dtypes().end()) return;
   // Of an overload for a tensor and a number, both decide; what only takes floats has numbers as parameters.

@@ -43,8 +43,8 @@ uint64_t changing_dims(uint64_t site, c10::IntArrayRef sizes);
 /// Tells which storage that was; without, it counts as gone.
 void made_at(uint64_t site, const at::Tensor& tensor);
 
-/// Sizes that dims which change had lately; within a capture, those that they have in it. A dim that is only expanded to
-/// one of them, as the gradient of a mean is, most likely changes with it.
+/// Sizes that dims which change had lately; within a capture, those that they have in it. A dim that is only expanded
+/// to one of them, as the gradient of a mean is, most likely changes with it.
 void changed_to(int64_t size);
 /// What dims of this size are stored in, or 0 if none was known to change.
 int64_t changing_bound(int64_t size);

@@ -216,7 +216,8 @@ class PlanBuilder {
       uses.emplace_back();
       const auto add = [&] {
         const Dims& sizes = bounded_->layouts[use].read_sizes();
-        tensors.back().push_back({sizes, changing_[use], to_dtype(signature_.tensors[use].tensor->scalar_type())});
+        const at::Tensor& tensor = *signature_.tensors[use].tensor;
+        tensors.back().push_back({sizes, changing_[use], to_dtype(tensor.scalar_type()), Dims(tensor.sizes())});
         uses.back().push_back(use++);
       };
       if (std::holds_alternative<graph::TensorRef>(argument) || std::holds_alternative<graph::UnreadTensor>(argument)) {

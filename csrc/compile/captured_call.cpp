@@ -74,7 +74,7 @@ at::Tensor GraphCapture::argument(at::IntArrayRef sizes, at::IntArrayRef strides
   });
 }
 
-std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results) {
+std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results, bool again) {
   return device::translate([&] {
     auto call = std::make_shared<CapturedCall>();
     call->device_ = device_;
@@ -135,7 +135,7 @@ std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results)
       }
       call->arguments_.push_back(std::move(argument));
     }
-    call->graph_ = &capture_.finish(values, replaces);
+    call->function_ = capture_.finish(values, replaces, again);
     return std::shared_ptr<const CapturedCall>(std::move(call));
   });
 }
@@ -143,12 +143,12 @@ std::shared_ptr<const CapturedCall> GraphCapture::finish(at::TensorList results)
 // ---- what a graph is -------------------------------------------------------------------------------------
 
 graph::ProgramText CapturedCall::program(const std::string& platform, bool locations) const {
-  return graph::captured_program(*graph_, graph::layout_policy(platform), locations);
+  return graph::captured_program(*function_.graph, graph::layout_policy(platform), locations);
 }
 
 std::vector<at::Tensor> CapturedCall::constants() const {
   std::vector<at::Tensor> tensors;
-  for (const ValueRef& value : graph_->constants) {
+  for (const ValueRef& value : function_.constants) {
     const TensorType& type = value->type();
     const Dims strides = contiguous_strides(type.dims);
     tensors.push_back(device::make_tensor(value, {type.dims.data(), type.dims.size()}, {strides.data(), strides.size()},
@@ -159,7 +159,7 @@ std::vector<at::Tensor> CapturedCall::constants() const {
 
 std::vector<uint64_t> CapturedCall::random_blocks() const {
   std::vector<uint64_t> blocks;
-  for (const graph::DrawRandom& draw : graph_->draws) blocks.push_back(draw.blocks);
+  for (const graph::DrawRandom& draw : function_.draws) blocks.push_back(draw.blocks);
   return blocks;
 }
 
@@ -237,7 +237,7 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
     values.push_back(device::slot_of(arguments[i]).load());
   }
 
-  const graph::Plan& plan = graph_->plan;
+  const graph::Plan& plan = function_.graph->plan;
   std::vector<at::Tensor> bases(storages_.size());
   for (const Result& result : results_) {
     if (result.kind != Result::Kind::kMade || bases[result.source].defined()) continue;
@@ -253,20 +253,21 @@ std::vector<at::Tensor> CapturedCall::operator()(at::TensorList given) const {
   std::vector<uint64_t> words(plan.slots.size(), 0);
   graph::Capture* const outer = graph::Capture::current();
   if (outer != nullptr && loaded_ == nullptr) {
-    outer->next_random(graph_->draws);
+    outer->next_random(function_.draws);
     for (size_t i = 0; i < values.size(); ++i) outer->lies_in(values[i], device::slot_of(arguments[i]));
   } else {
-    for (size_t i = 0; i < graph_->draws.size(); ++i) {
-      const graph::RandomDraw draw = graph_->draws[i]();
+    for (size_t i = 0; i < function_.draws.size(); ++i) {
+      const graph::RandomDraw draw = function_.draws[i]();
       words[2 * i] = draw.seed;
       words[2 * i + 1] = draw.offset;
     }
   }
-  std::copy(graph_->words.begin(), graph_->words.end(), words.end() - static_cast<ptrdiff_t>(graph_->words.size()));
+  std::copy(function_.words.begin(), function_.words.end(),
+            words.end() - static_cast<ptrdiff_t>(function_.words.size()));
   std::vector<ValueRef> inputs;
   size_t next_constant = 0;
-  for (int32_t source : graph_->sources) {
-    inputs.push_back(source < 0 ? graph_->constants[next_constant++] : values[static_cast<size_t>(source)]);
+  for (int32_t source : function_.graph->sources) {
+    inputs.push_back(source < 0 ? function_.constants[next_constant++] : values[static_cast<size_t>(source)]);
   }
   values.clear();  // the recorder must hold the only references of ours
   if (!targets.empty()) {

@@ -28,7 +28,7 @@ class CapturedCall {
   /// The program as StableHLO, for a platform named as PJRT does: "tpu", "cpu".
   graph::ProgramText program(const std::string& platform, bool locations) const;
   /// Where each parameter of that program comes from: the number of an argument, or -1 for the next of `constants`.
-  const std::vector<int32_t>& parameters() const { return graph_->sources; }
+  const std::vector<int32_t>& parameters() const { return function_.graph->sources; }
   /// The tensors from outside that the graph uses.
   std::vector<at::Tensor> constants() const;
   /// Per random operator, by how much it moves the generator's offset.
@@ -69,7 +69,7 @@ class CapturedCall {
   at::Tensor view(const Result& result, const at::Tensor& base) const;
 
   c10::DeviceIndex device_;
-  const graph::CapturedGraph* graph_;
+  graph::CapturedFunction function_;
   std::shared_ptr<graph::Program> loaded_;  // set where the text came from elsewhere and the plan has no body
   std::vector<Argument> arguments_;
   std::vector<size_t> storages_;          // bytes of each new storage; the first outputs of the plan
@@ -92,8 +92,8 @@ class GraphCapture {
   /// A tensor that stands for the next argument. `changing` has a bit per dim whose size is another in other captures
   /// of the same graph: they share programs then.
   at::Tensor argument(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype, uint64_t changing);
-  /// Ends the capture with the graph's results. Undefined tensors stay undefined.
-  std::shared_ptr<const CapturedCall> finish(at::TensorList results);
+  /// Ends the capture with the graph's results. Undefined tensors stay undefined. `again` as CallCapture::finish.
+  std::shared_ptr<const CapturedCall> finish(at::TensorList results, bool again);
   /// Why something that was called could not be captured; empty while all could.
   const std::string& blocked() const { return capture_.blocked(); }
 

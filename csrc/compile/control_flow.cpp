@@ -18,11 +18,11 @@ using runtime::ValueRef;
 /// Collects the node of a control flow and launches it.
 class ControlFlowCall {
  public:
-  ControlFlowCall(ControlFlow::Kind kind, const std::vector<Part>& parts) : like_(*parts.back()) {
+  ControlFlowCall(ControlFlow::Kind kind, std::vector<Part> parts) : parts_(std::move(parts)), like_(*parts_.back()) {
     flow_.kind = kind;
-    for (const Part& part : parts) {
+    for (const Part& part : parts_) {
       check(*part, kind);
-      flow_.parts.push_back(graph::part_of(*part->graph_));
+      flow_.parts.push_back(graph::part_of(*part->function_.graph));
     }
   }
 
@@ -53,8 +53,9 @@ class ControlFlowCall {
   std::vector<at::Tensor> operator()(std::string name) {
     const graph::Plan& plan = graph::control_flow_plan(std::move(name), flow_, types_);
     const std::vector<uint64_t> words = draw(plan);
-    for (const ControlFlow::Part& part : flow_.parts) {
-      values_.insert(values_.end(), part.graph->constants.begin(), part.graph->constants.end());
+    for (const Part& part : parts_) {
+      const std::vector<ValueRef>& constants = part->function_.constants;
+      values_.insert(values_.end(), constants.begin(), constants.end());
     }
     std::vector<at::Tensor> results;
     std::vector<runtime::StorageSlot*> targets;
@@ -79,7 +80,7 @@ class ControlFlowCall {
     for (const CapturedCall::Argument& argument : part.arguments_) {
       TORCH_CHECK(!argument.written, "a part of a control flow writes to an argument");
     }
-    const std::vector<graph::DrawRandom>& draws = part.graph_->draws;
+    const std::vector<graph::DrawRandom>& draws = part.function_.draws;
     TORCH_CHECK(draws.empty() || kind == ControlFlow::Kind::kScan, "random numbers are drawn by a part of a branch");
     for (const graph::DrawRandom& draw : draws) {
       TORCH_CHECK(draw.stream->generator == draws[0].stream->generator, "a part of a scan draws from two generators");
@@ -96,7 +97,7 @@ class ControlFlowCall {
 
   std::vector<uint64_t> draw(const graph::Plan& plan) const {
     if (!plan.random_slot) return {};
-    graph::DrawRandom all = flow_.parts[0].graph->draws[0];
+    graph::DrawRandom all = parts_[0]->function_.draws[0];
     all.blocks = graph::random_blocks(flow_);
     if (auto* const outer = graph::Capture::current()) {
       outer->next_random({all});
@@ -119,6 +120,7 @@ class ControlFlowCall {
     return device::make_tensor(base.bytes(), sizes, strides, form.dtype, like_.device_);
   }
 
+  const std::vector<Part> parts_;
   const CapturedCall& like_;
   ControlFlow flow_;
   std::vector<ValueRef> values_;

@@ -50,8 +50,9 @@ void check_types(const LoadedForm& form) {
                                 stablehlo::to_string(there));
 }
 
-graph::CapturedGraph* graph_of(const LoadedForm& form, c10::DeviceIndex device) {
-  auto graph = std::make_unique<graph::CapturedGraph>();
+graph::CapturedFunction function_of(const LoadedForm& form, c10::DeviceIndex device) {
+  auto* const graph = new graph::CapturedGraph;  // lives for ever, as plans do
+  graph::CapturedFunction function{graph, {}, {}, {}};
   graph::Plan& plan = graph->plan;
   plan.id = graph::next_plan_id();
   plan.name = form.name;
@@ -67,8 +68,9 @@ graph::CapturedGraph* graph_of(const LoadedForm& form, c10::DeviceIndex device) 
     plan.outputs.back().takes_over = static_cast<uint32_t>(number);
   }
   plan.slots.assign(2 * form.random_blocks.size(), graph::Slot::kInt);
-  for (uint64_t blocks : form.random_blocks) graph->draws.push_back(draw_of(blocks, device));
-  return graph.release();
+  graph->blocks = form.random_blocks;
+  for (uint64_t blocks : form.random_blocks) function.draws.push_back(draw_of(blocks, device));
+  return function;
 }
 
 std::shared_ptr<graph::Program> program_of(LoadedForm& form, const graph::Plan& plan) {
@@ -91,12 +93,12 @@ std::shared_ptr<const CapturedCall> load_program(LoadedForm form, c10::DeviceInd
   return device::translate([&] {
     check_types(form);
     auto call = std::make_shared<CapturedCall>();
-    graph::CapturedGraph* const graph = graph_of(form, device);
     call->device_ = device;
-    call->graph_ = graph;
+    call->function_ = function_of(form, device);
+    const graph::Plan& plan = call->function_.graph->plan;
     for (size_t i = 0; i < form.parameters.size(); ++i) {
       const LoadedForm::Tensor& tensor = form.parameters[i];
-      CapturedCall::Argument argument{{}, {}, tensor.dtype, graph->plan.inputs[i], {}};
+      CapturedCall::Argument argument{{}, {}, tensor.dtype, plan.inputs[i], {}, {}};
       argument.sizes.assign(tensor.sizes.begin(), tensor.sizes.end());
       const Dims strides = contiguous_strides(tensor.sizes);
       argument.strides.assign(strides.begin(), strides.end());
@@ -115,9 +117,9 @@ std::shared_ptr<const CapturedCall> load_program(LoadedForm form, c10::DeviceInd
       result.strides.assign(strides.begin(), strides.end());
       result.dtype = tensor.dtype;
       call->results_.push_back(std::move(result));
-      call->storages_.push_back(graph->plan.outputs[i].base.bytes());
+      call->storages_.push_back(plan.outputs[i].base.bytes());
     }
-    call->loaded_ = program_of(form, graph->plan);
+    call->loaded_ = program_of(form, plan);
     return std::shared_ptr<const CapturedCall>(std::move(call));
   });
 }

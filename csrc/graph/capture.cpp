@@ -1,6 +1,8 @@
 #include "graph/capture.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "graph/recorder.h"
@@ -199,10 +201,10 @@ void CallCapture::refuse_to_read(const DeviceValue& value) const {
   block("the value of a tensor is needed, which exists only when the graph runs");
 }
 
-const CapturedGraph& CallCapture::finish(std::span<const ValueRef> results, std::span<const int32_t> replaces) {
+CapturedGraph CallCapture::make_graph(std::span<const ValueRef> results, std::span<const int32_t> replaces) const {
   auto body = std::make_shared<CapturedBody>();
-  auto* const graph = new CapturedGraph;
-  Plan& plan = graph->plan;
+  CapturedGraph graph;
+  Plan& plan = graph.plan;
   plan.id = next_plan_id();
   plan.name = "graph of " + std::to_string(recording_.nodes.size()) + " operators";
   for (const ValueRef& parameter : recording_.parameters) plan.inputs.push_back(parameter->stored_type());
@@ -213,7 +215,6 @@ const CapturedGraph& CallCapture::finish(std::span<const ValueRef> results, std:
       plan.slots.push_back(open.slot);
     }
   }
-  for (const OpenWord& open : size_words_) graph->words.push_back(recording_.words[open.word]);
   plan.bounded = bounded_;
   for (size_t k = 0; k < results.size(); ++k) {
     const Wire wire = *wire_of(*results[k]);
@@ -227,15 +228,71 @@ const CapturedGraph& CallCapture::finish(std::span<const ValueRef> results, std:
     }
     plan.outputs.push_back(std::move(output));
   }
-  graph->sources = sources_;
-  graph->constants = constants_;
-  graph->draws = draws_;
+  graph.sources = sources_;
+  for (const DrawRandom& draw : draws_) graph.blocks.push_back(draw.blocks);
   body->draws = static_cast<uint32_t>(draws_.size());
   body->recording.nodes = recording_.nodes;
   body->recording.wires = recording_.wires;
   body->recording.words = recording_.words;
   plan.body = std::move(body);
-  return *graph;
+  return graph;
+}
+
+namespace {
+
+// All that a graph is but its plan's number.
+std::vector<uint64_t> content_of(const CapturedGraph& graph) {
+  const CapturedBody& body = *graph.plan.body;
+  std::vector<uint64_t> key = sequence_key(body.recording);
+  const auto add = [&](const auto& list) {
+    key.push_back(list.size());
+    for (const auto& word : list) key.push_back(static_cast<uint64_t>(word));
+  };
+  for (const TensorType& input : graph.plan.inputs) {
+    key.push_back(static_cast<uint64_t>(input.dtype));
+    add(input.dims);
+  }
+  add(graph.sources);
+  add(graph.blocks);
+  add(body.operands);
+  add(body.results);
+  for (size_t i = 0; i < body.operands.size(); ++i) {
+    if (body.operands[i] < 0) key.push_back(body.recording.words[i]);
+  }
+  for (const OutputTemplate& output : graph.plan.outputs) key.push_back(output.takes_over ? 1 + *output.takes_over : 0);
+  return key;
+}
+
+const CapturedGraph* shared(CapturedGraph graph) {
+  static auto* const graphs = new std::map<std::vector<uint64_t>, std::unique_ptr<const CapturedGraph>>;
+  static std::mutex mutex;
+  std::vector<uint64_t> key = content_of(graph);
+  std::lock_guard lock(mutex);
+  std::unique_ptr<const CapturedGraph>& known = (*graphs)[std::move(key)];
+  if (known == nullptr) known = std::make_unique<const CapturedGraph>(std::move(graph));
+  return known.get();
+}
+
+}  // namespace
+
+CapturedFunction CallCapture::finish(std::span<const ValueRef> results, std::span<const int32_t> replaces, bool again) {
+  CapturedGraph graph = make_graph(results, replaces);
+  CapturedFunction function{nullptr, constants_, draws_, {}};
+  for (const OpenWord& open : size_words_) function.words.push_back(recording_.words[open.word]);
+  function.graph = again ? shared(std::move(graph)) : new CapturedGraph(std::move(graph));
+  return function;
+}
+
+std::vector<uint64_t> sequence_key(const Recording& recording) {
+  std::vector<uint64_t> key;
+  key.reserve(recording.nodes.size() * 3 + recording.wires.size());
+  for (const NodeRecord& node : recording.nodes) {
+    key.push_back(node.plan->id);
+    key.push_back(reinterpret_cast<uintptr_t>(node.location.code));
+    key.push_back(static_cast<uint64_t>(node.location.instruction));
+  }
+  for (const Wire& wire : recording.wires) key.push_back(uint64_t{wire.external} << 32 | wire.index);
+  return key;
 }
 
 }  // namespace tpu::graph

@@ -39,11 +39,17 @@ struct DrawRandom {
   RandomDraw operator()() const { return stream->take(blocks); }
 };
 
-/// A plan with a body, and what a launch feeds it. Lives for ever, as plans do.
+/// A plan with a body. Lives for ever, as plans do.
 struct CapturedGraph {
   Plan plan;
-  /// Per plan input: the number of the argument, or -1 for the next of `constants`.
+  /// Per plan input: the number of the argument, or -1 for the next constant.
   std::vector<int32_t> sources;
+  std::vector<uint64_t> blocks;  // per random node: by how much it moves its generator
+};
+
+/// A captured graph with what a launch feeds it.
+struct CapturedFunction {
+  const CapturedGraph* graph = nullptr;
   std::vector<runtime::ValueRef> constants;  // values from outside that were not arguments
   std::vector<DrawRandom> draws;             // two words each
   std::vector<uint64_t> words;               // the plan's words after those
@@ -139,8 +145,10 @@ class CallCapture final : public Capture {
   void refuse_to_read(const runtime::Value& value) const override;
 
   /// Ends the capture. The graph gives `results`, values that captured nodes made; those with an argument's number in
-  /// `replaces` (else -1) may take over its memory.
-  const CapturedGraph& finish(std::span<const runtime::ValueRef> results, std::span<const int32_t> replaces);
+  /// `replaces` (else -1) may take over its memory. `again`: the same function may be captured many times, so look for
+  /// a graph of the same nodes and numbers among those that were captured like this.
+  CapturedFunction finish(std::span<const runtime::ValueRef> results, std::span<const int32_t> replaces,
+                          bool again = false);
 
  private:
   void before_write(std::span<runtime::StorageSlot* const> targets) override;
@@ -154,9 +162,14 @@ class CallCapture final : public Capture {
     uint32_t word;
     Slot slot;
   };
+  CapturedGraph make_graph(std::span<const runtime::ValueRef> results, std::span<const int32_t> replaces) const;
+
   std::vector<OpenWord> random_words_, size_words_;
   int32_t arguments_ = 0;
 };
+
+/// What the nodes of a recording are, as words: plans, wires and lines. Not the numbers that they are given.
+std::vector<uint64_t> sequence_key(const Recording& recording);
 
 /// First of the words that node's draws fill, relative to those of the node; how many draws it has.
 std::pair<uint32_t, uint32_t> random_words(const Plan& plan);

@@ -1,6 +1,9 @@
 #include "graph/control_flow.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -178,14 +181,14 @@ class Lowering {
     if (drawn.empty()) return {};
     const TensorType word{DType::kS64, {}};
     const auto blocks = [&](uint64_t count) { return builder_.constant(static_cast<int64_t>(count), word); };
-    const std::vector<DrawRandom>& draws = flow_.parts[0].graph->draws;
+    const std::vector<uint64_t>& draws = flow_.parts[0].graph->blocks;
     uint64_t of_slice = 0;
-    for (const DrawRandom& draw : draws) of_slice += draw.blocks;
+    for (uint64_t drawn : draws) of_slice += drawn;
     Value offset = hlo::add(drawn[1], hlo::multiply(hlo::convert(index, DType::kS64), blocks(of_slice)));
     std::vector<Value> words;
-    for (const DrawRandom& draw : draws) {
+    for (uint64_t count : draws) {
       words.insert(words.end(), {drawn[0], offset});
-      offset = hlo::add(offset, blocks(draw.blocks));
+      offset = hlo::add(offset, blocks(count));
     }
     return words;
   }
@@ -199,22 +202,41 @@ class Lowering {
 
 }  // namespace
 
-ControlFlow::Part part_of(const CapturedGraph& graph) {
+namespace {
+
+uint32_t count_checks(const CapturedGraph& graph) {
   hlo::Builder builder;
   std::vector<Value> inputs, words;
   for (const TensorType& type : graph.plan.inputs) inputs.push_back(builder.parameter(type));
   for (size_t i = 0; i < graph.plan.slots.size(); ++i) words.push_back(builder.parameter({DType::kS64, {}}));
-  const LoweredNode node = lower_body(*graph.plan.body, builder, {inputs, words}, {});
-  return {&graph, 0, static_cast<uint32_t>(node.checks.size())};
+  return static_cast<uint32_t>(lower_body(*graph.plan.body, builder, {inputs, words}, {}).checks.size());
 }
 
-const Plan& control_flow_plan(std::string name, ControlFlow flow, std::span<const TensorType> arguments) {
+}  // namespace
+
+ControlFlow::Part part_of(const CapturedGraph& graph) {
+  // A step has the same parts at each of its calls.
+  static auto* const counted = new std::unordered_map<const CapturedGraph*, uint32_t>;
+  static std::mutex mutex;
+  {
+    std::lock_guard lock(mutex);
+    if (const auto found = counted->find(&graph); found != counted->end()) return {&graph, 0, found->second};
+  }
+  const uint32_t checks = count_checks(graph);
+  std::lock_guard lock(mutex);
+  counted->emplace(&graph, checks);
+  return {&graph, 0, checks};
+}
+
+namespace {
+
+std::unique_ptr<const Plan> make_plan(std::string name, ControlFlow flow, std::span<const TensorType> arguments) {
   auto plan = std::make_unique<Plan>();
   plan->id = next_plan_id();
   plan->name = std::move(name);
   plan->inputs.assign(arguments.begin(), arguments.end());
   for (Part& part : flow.parts) {
-    ensure(part.graph->words.empty(), "a part of a control flow has words");
+    ensure(part.graph->plan.slots.size() == 2 * part.graph->blocks.size(), "a part of a control flow has words");
     part.first_constant = static_cast<uint32_t>(plan->inputs.size());
     for (size_t i = 0; i < part.graph->sources.size(); ++i) {
       if (part.graph->sources[i] < 0) plan->inputs.push_back(part.graph->plan.inputs[i]);
@@ -232,13 +254,33 @@ const Plan& control_flow_plan(std::string name, ControlFlow flow, std::span<cons
     plan->slots = {Slot::kInt, Slot::kInt};
   }
   plan->control_flow = std::make_shared<const ControlFlow>(std::move(flow));
-  return *plan.release();
+  return plan;
+}
+
+}  // namespace
+
+const Plan& control_flow_plan(std::string name, ControlFlow flow, std::span<const TensorType> arguments) {
+  using Key = std::pair<std::string, std::vector<uint64_t>>;
+  static auto* const plans = new std::map<Key, std::unique_ptr<const Plan>>;
+  static std::mutex mutex;
+  std::vector<uint64_t> key{static_cast<uint64_t>(flow.kind), flow.carried, flow.sliced,
+                            static_cast<uint64_t>(flow.length)};
+  for (const Part& part : flow.parts) key.push_back(part.graph->plan.id);
+  for (const TensorType& type : arguments) {
+    key.push_back(static_cast<uint64_t>(type.dtype));
+    key.push_back(type.rank());
+    for (int64_t size : type.dims) key.push_back(static_cast<uint64_t>(size));
+  }
+  std::lock_guard lock(mutex);
+  std::unique_ptr<const Plan>& plan = (*plans)[{name, std::move(key)}];
+  if (plan == nullptr) plan = make_plan(std::move(name), std::move(flow), arguments);
+  return *plan;
 }
 
 uint64_t random_blocks(const ControlFlow& flow) {
   uint64_t blocks = 0;
   for (const Part& part : flow.parts) {
-    for (const DrawRandom& draw : part.graph->draws) blocks += draw.blocks;
+    for (uint64_t each : part.graph->blocks) blocks += each;
   }
   return blocks * static_cast<uint64_t>(flow.length);
 }

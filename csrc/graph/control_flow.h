@@ -44,7 +44,7 @@ struct ControlFlow {
 /// by lowering the graph: throws what that throws.
 ControlFlow::Part part_of(const CapturedGraph& graph);
 
-/// The plan of `flow` with arguments of these types. Sets `first_constant` of its parts. It lives for ever. Where a
+/// The plan of `flow` with arguments of these types, the same for the same parts. It lives for ever. Where a
 /// scan's body draws random numbers the plan draws once for all slices, `random_blocks`.
 const Plan& control_flow_plan(std::string name, ControlFlow flow, std::span<const TensorType> arguments);
 uint64_t random_blocks(const ControlFlow& flow);

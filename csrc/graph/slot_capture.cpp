@@ -74,18 +74,6 @@ struct KnownGraph {
   const CapturedGraph* graph = nullptr;
 };
 
-std::vector<uint64_t> key_of(const Recording& recording) {
-  std::vector<uint64_t> key;
-  key.reserve(recording.nodes.size() * 3 + recording.wires.size());
-  for (const NodeRecord& node : recording.nodes) {
-    key.push_back(node.plan->id);
-    key.push_back(reinterpret_cast<uintptr_t>(node.location.code));
-    key.push_back(static_cast<uint64_t>(node.location.instruction));
-  }
-  for (const Wire& wire : recording.wires) key.push_back(uint64_t{wire.external} << 32 | wire.index);
-  return key;
-}
-
 void mark_starts(const TensorRef& ref, uint32_t first_word, std::vector<bool>& marks) {
   for (size_t i = 0; i < ref.layout.start_count(); ++i) marks[first_word + ref.first_slot + i] = true;
 }
@@ -193,7 +181,7 @@ const KnownGraph& shared_graph(const Recording& recording, bool bounded, std::sp
                                std::vector<OutputKey> outputs) {
   static auto* const graphs = new std::unordered_multimap<uint64_t, std::unique_ptr<const KnownGraph>>;
   static std::mutex mutex;
-  std::vector<uint64_t> key = key_of(recording);
+  std::vector<uint64_t> key = sequence_key(recording);
   uint64_t hash = 0;
   for (uint64_t word : key) hash = mix(hash, word);
   std::vector<bool> constant = start_marks(recording);

@@ -303,7 +303,8 @@ void Layout::append_key(std::vector<uint64_t>& key) const {
   }
 }
 
-// Each window dim lies along one dim of the base, perhaps with a step, or several share it, as heads and their features.
+// Each window dim lies along one dim of the base, perhaps with a step, or several share it, as heads and their
+// features.
 bool Layout::map_to_dims(const Dims& dims) {
   digits_.clear();
   const Dims strides = contiguous_strides(dims);
@@ -522,9 +523,8 @@ Value Layout::write_rows(hlo::Builder& builder, Value base, Value value, std::sp
   }
   const hlo::ScatterDims dims{{1}, {0}, {}, {}, {0}, 1};
   const auto replace = [](std::span<const Value> a) { return std::vector<Value>{a[1]}; };
-  const Value updated =
-      hlo::scatter(hlo::reshape(base, {rows, row_}), hlo::reshape(places, {count, 1}),
-                   hlo::reshape(hlo::transpose(value, order_), {count, row_}), dims, replace);
+  const Value updated = hlo::scatter(hlo::reshape(base, {rows, row_}), hlo::reshape(places, {count, 1}),
+                                     hlo::reshape(hlo::transpose(value, order_), {count, row_}), dims, replace);
   return hlo::reshape(updated, base_.dims);
 }
 

@@ -240,20 +240,42 @@ bool indexes(BoundedCall& call) {
   return true;
 }
 
-// Zeros are added to the first element.
-bool adds_along_dim(BoundedCall& call) {
-  BoundedArgument* x = call.tensor(0);
+// ---- sums by index: behind the end of an index, zeros are added to the first element. The addends must end where the
+// index does.
+
+// (self, dim, index, addends)
+bool scatter_add(BoundedCall& call) {
+  BoundedArgument *x = call.tensor(0), *index = call.tensor(2), *addends = call.tensor(3);
   if (x->rank() == 0 || x->changes(wrap_axis(call.integer_or(1, 0), x->rank()))) return false;
-  BoundedCall::fill(call.tensor(2), Fill::kZero);
-  BoundedCall::fill(call.tensor(3), Fill::kZero);
+  if (index->present != addends->present || index->changing != addends->changing) return false;
+  BoundedCall::fill(index, Fill::kZero);
+  BoundedCall::fill(addends, Fill::kZero);
   return true;
 }
 
-// (self, indices, values, accumulate)
+bool index_add(BoundedCall& call) {
+  BoundedArgument *x = call.tensor(0), *index = call.tensor(2), *addends = call.tensor(3);
+  if (x->rank() == 0 || addends->rank() != x->rank()) return false;
+  const int64_t dim = wrap_axis(call.integer_or(1, 0), x->rank());
+  if (x->changes(dim) || index->rank() != 1 || index->changes(0) != addends->changes(dim)) return false;
+  BoundedCall::fill(index, Fill::kZero);
+  BoundedCall::fill(addends, Fill::kZero);
+  return true;
+}
+
+// (self, indices, values, accumulate), of the first dims by vectors, whose values are not broadcast.
 bool index_put(BoundedCall& call) {
-  if (call.tensor(0)->changing != 0 || !call.boolean_or(3, false)) return false;
-  for (BoundedArgument& index : call.list(1)) BoundedCall::fill(&index, Fill::kZero);
-  BoundedCall::fill(call.tensor(2), Fill::kZero);
+  BoundedArgument *x = call.tensor(0), *addends = call.tensor(2);
+  auto& indices = call.list(1);
+  if (x->changing != 0 || !call.boolean_or(3, false) || addends->rank() == 0) return false;
+  size_t vectors = 0;
+  while (vectors < indices.size() && indices[vectors].rank() == 1) ++vectors;
+  if (vectors == 0 || vectors < indices.size() || addends->rank() != x->rank() - vectors + 1) return false;
+  for (BoundedArgument& index : indices) {
+    if (index.present[0] != addends->present[0] || index.changes(0) != addends->changes(0)) return false;
+    BoundedCall::fill(&index, Fill::kZero);
+  }
+  BoundedCall::fill(addends, Fill::kZero);
   return true;
 }
 
@@ -498,8 +520,8 @@ const std::unordered_map<std::string_view, BoundedRule>& special_rules() {
       {"upsample_bilinear2d", keeps_out_of_last_dims<2>},
       {"upsample_bicubic2d", keeps_out_of_last_dims<2>},
       // indexing
-      {"scatter_add", adds_along_dim},
-      {"index_add", adds_along_dim},
+      {"scatter_add", scatter_add},
+      {"index_add", index_add},
       {"index_put", index_put},
       {"_unsafe_index_put", index_put},
       {"gather", takes_along_dim},

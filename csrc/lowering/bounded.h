@@ -19,6 +19,7 @@ struct BoundedArgument {
   Dims sizes;             // as stored
   uint64_t changing = 0;  // bit per dim
   DType dtype = DType::kF32;
+  Dims present;  // of this call; a rule may refuse it for them, but what it asks for must not depend on them
   /// Set by the rule: dims whose elements behind the end are to be replaced, and by what.
   uint64_t filled = 0;
   Fill fill = Fill::kZero;

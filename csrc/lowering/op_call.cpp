@@ -185,9 +185,9 @@ Value OpCall::without_rest(size_t i, Value x, Value rest) const {
   for (const PresentSize& size : present_sizes_) {
     if (size.argument != i || size.element != 0) continue;
     const TensorType type{DType::kS64, x.dims()};
-    const Value inside = stablehlo::compare(stablehlo::iota(builder(), type, size.dim),
-                                            stablehlo::broadcast_in_dim(size.size, x.dims(), {}),
-                                            stablehlo::Compare::kLt);
+    const Value inside =
+        stablehlo::compare(stablehlo::iota(builder(), type, size.dim),
+                           stablehlo::broadcast_in_dim(size.size, x.dims(), {}), stablehlo::Compare::kLt);
     x = stablehlo::select(inside, x, stablehlo::broadcast_in_dim(rest, x.dims(), {}));
   }
   return x;

@@ -31,8 +31,8 @@ class CaptureHandle {
   at::Tensor argument(const at::Tensor& like, uint64_t changing) {
     return open().argument(like.sizes(), like.strides(), like.scalar_type(), changing);
   }
-  std::shared_ptr<const compile::CapturedCall> finish(const std::vector<at::Tensor>& results) {
-    return open().finish(results);
+  std::shared_ptr<const compile::CapturedCall> finish(const std::vector<at::Tensor>& results, bool again) {
+    return open().finish(results, again);
   }
   std::string blocked() const { return capture_ != nullptr ? capture_->blocked() : ""; }
   void close() {
@@ -109,7 +109,7 @@ void bind_capture(py::module_& m) {
       .def(py::init<int, bool>(), py::arg("device"), py::arg("fixed_sizes") = false, NoGil())
       .def("set_sizes", &CaptureHandle::set_sizes, py::arg("sizes_and_bounds"))
       .def("argument", &CaptureHandle::argument, py::arg("like"), py::arg("changing") = 0)
-      .def("finish", &CaptureHandle::finish, py::arg("results"))
+      .def("finish", &CaptureHandle::finish, py::arg("results"), py::arg("again") = false)
       .def_property_readonly("blocked", &CaptureHandle::blocked)
       .def("close", &CaptureHandle::close);
   m.def("capturing", &compile::capturing);

@@ -269,8 +269,8 @@ class GraphCapture:
         `changing` has a bit per dim whose size is another in other captures of the same graph.
         """
 
-    def finish(self, results: list[torch.Tensor]) -> CapturedCall:
-        """The graph that gives `results`."""
+    def finish(self, results: list[torch.Tensor], again: bool = False) -> CapturedCall:
+        """The graph that gives `results`; with `again` the one of the same nodes that was captured before, if any."""
 
     def close(self) -> None:
         """Ends the capture. What it made and is no result of a graph can never be read."""

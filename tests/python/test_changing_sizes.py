@@ -239,6 +239,38 @@ def test_a_compiled_function_draws_what_eager_mode_draws() -> None:
         assert torch.equal(compiled(x), want)
 
 
+SUMS_BY_INDEX: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "put": lambda x, i, v: x.index_put((i,), v, accumulate=True),
+    "put one number": lambda x, i, v: x.index_put((i,), v[0, 0], accumulate=True),
+    "put one row": lambda x, i, v: x.index_put((i,), v[:1], accumulate=True),
+    "put by two indices": lambda x, i, v: x.index_put((i, i % 3), v[:, 0], accumulate=True),
+    "put by a later index": lambda x, i, v: torch.ops.aten.index_put(x, [None, i % 3], v.t()[:1].expand(5, -1), True),
+    "add": lambda x, i, v: x.index_add(0, i, v),
+    "scatter": lambda x, i, v: x.scatter_add(0, i[:, None].expand(-1, 3), v),
+    "scatter the first": lambda x, i, v: x.scatter_add(0, i[:-2, None].expand(-1, 3), v),
+    "scatter along a row": lambda x, i, v: x.scatter_add(1, (i % 3).expand(5, -1), v.t()[:1].expand(5, -1)),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", SUMS_BY_INDEX)
+def test_sums_by_an_index_that_changes(name: str) -> None:
+    """Nothing is added for what is behind the end of the index, whatever the addends are."""
+    with torch_tpu.bounded_sizes("always"):
+        for n in (4, 5, 17):
+            x, index, addends = torch.randn(5, 3), torch.randint(0, 5, (n,)), torch.randn(n, 3)
+            want = SUMS_BY_INDEX[name](x, index, addends)
+            assert_matches(SUMS_BY_INDEX[name](*(t.to(DEVICE) for t in (x, index, addends))), want)
+
+
+@pytest.mark.quick
+def test_joining_parts_without_elements() -> None:
+    with torch_tpu.bounded_sizes("always"):
+        for n in (2, 5, 17):
+            parts = [torch.empty(0), torch.randn(2, n), torch.empty(0), torch.randn(2, n + 1)]
+            assert_matches(torch.cat([part.to(DEVICE) for part in parts], 1), torch.cat(parts, 1))
+
+
 # ---- what changes and what does not
 
 

@@ -327,6 +327,32 @@ def test_within_a_step_and_a_graph() -> None:
             assert_matches(result, branch(*arguments))
 
 
+def test_a_step_branches() -> None:
+    """Each call of a step captures the parts anew; they are the same program."""
+    weight = torch.randn(4, 4)
+
+    def model(x: Tensor, w: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: (x @ w).sin(), lambda x: x * 2, (x,)).sum()
+
+    def train(w: Tensor, x: Tensor) -> Tensor:
+        loss = model(x, w)
+        w.grad = None
+        loss.backward()
+        with torch.no_grad():
+            w -= 0.1 * w.grad
+        return loss.detach()
+
+    cpu, device = weight.clone().requires_grad_(), weight.to(DEVICE).requires_grad_()
+    step = torch_tpu.compile.step(train)
+    for i, sign in enumerate((1, -1, 1, 1, -1)):
+        x = torch.rand(3, 4) * sign
+        want = train(cpu, x)
+        before = torch_tpu.compile_stats()["programs"]
+        assert_matches(step(device, x.to(DEVICE)), want)
+        assert_matches(device, cpu)
+        assert i < 2 or torch_tpu.compile_stats()["programs"] == before
+
+
 def test_in_a_file(tmp_path: pathlib.Path) -> None:
     class Both(nn.Module):
         def forward(self, x: Tensor, w: Tensor) -> tuple[Tensor, ...]:

@@ -73,6 +73,16 @@ REFUSED: dict[tuple[torch.dtype, ...], dict[str, tuple[Call, Tensor]]] = {
         "svd": (torch.linalg.svd, SQUARE),
         "var": (torch.var, FLOATS),
     },
+    (torch.float16, torch.bfloat16): {
+        "cholesky": (torch.linalg.cholesky, torch.eye(3)),
+        "eigvalsh": (torch.linalg.eigvalsh, SQUARE),
+        "factors": (torch.linalg.lu_factor, SQUARE),
+        "inverse": (torch.linalg.inv, SQUARE),
+        "orthogonal": (torch.linalg.qr, SQUARE),
+        "solution": (lambda x: torch.linalg.solve(x, x), SQUARE),
+        "triangular": (lambda x: torch.linalg.solve_triangular(x, x, upper=True), SQUARE),
+        "values": (torch.linalg.svdvals, SQUARE),
+    },
     (torch.complex64, torch.bool, torch.int64, torch.uint8): {
         "linear": (lambda x: F.interpolate(x, size=3, mode="linear"), FLOATS[None]),
     },

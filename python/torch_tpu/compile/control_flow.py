@@ -52,8 +52,7 @@ def _or_by_value(operator: Any, kernel: Callable[..., Any], needs_a_value: bool)
     by_value = operator.py_kernels[DispatchKey.CompositeExplicitAutograd]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # A step is captured anew at each call: its regions would be compiled as often.
-        if _C.capturing() not in ("call", "replay"):
+        if _C.capturing() is None:
             return by_value(*args, **kwargs)
         try:
             return kernel(*args, **kwargs)
@@ -176,7 +175,7 @@ class _Parts:
             leaves, tree = pytree.tree_flatten(returned)
             is_made = [isinstance(leaf, torch.Tensor) for leaf in leaves]
             made = _dense(_tensors(leaves), like, memory_format)
-            call = capture.finish(made)
+            call = capture.finish(made, again=True)  # within a step, at each of its calls
         except Exception as error:
             if not capture.blocked:
                 raise

@@ -33,9 +33,7 @@ class CompiledGraph:
     the graph looks beyond it (``as_strided``): a program gets the window's elements only.
     """
 
-    def __init__(
-        self, graph: torch.fx.GraphModule, options: Options | None = None, *, all_change: bool = True
-    ) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, options: Options | None = None, *, all_change: bool = True) -> None:
         self._graph = graph
         self._options = options or Options()
         self._programs: dict[tuple[Any, ...], _Program] = {}

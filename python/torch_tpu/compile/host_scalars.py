@@ -76,7 +76,8 @@ def split(graph: torch.fx.GraphModule) -> Parts | None:
         return None
     output = nodes[-1]
     results = output.args[0] if isinstance(output.args[0], (list, tuple)) else (output.args[0],)
-    taken = [node for node in nodes if node in on_host and any(u not in on_host and u is not output for u in node.users)]
+    beyond = {n for node in nodes[:-1] if node not in on_host for n in node.all_input_nodes}
+    taken = [node for node in nodes if node in on_host and node in beyond]
     host_results = [i for i, result in enumerate(results) if result in on_host]
 
     host, device = torch.fx.Graph(), torch.fx.Graph()

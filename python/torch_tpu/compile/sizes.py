@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]  # a dependency of torch
 import torch
 from torch.utils import _pytree as pytree
 

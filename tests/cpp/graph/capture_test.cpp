@@ -70,7 +70,8 @@ TEST_F(CaptureTest, NodesBecomeOnePlan) {
   const ValueRef first = sum(a, b);
   const ValueRef results[] = {sum(first, a)};
   const int32_t replaces[] = {1};
-  const CapturedGraph& graph = capture_.finish(results, replaces);
+  const CapturedFunction function = capture_.finish(results, replaces);
+  const CapturedGraph& graph = *function.graph;
   EXPECT_EQ(graph.sources, (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(graph.plan.outputs[0].takes_over, 1U);
   const std::string text = text_of(graph);
@@ -91,10 +92,11 @@ TEST_F(CaptureTest, RandomWordsAreOperandsAndOthersConstants) {
   capture_.record(0, draw_, {}, words, targets, {}, {});
   const ValueRef results[] = {made.load()};
   const int32_t replaces[] = {-1};
-  const CapturedGraph& graph = capture_.finish(results, replaces);
+  const CapturedFunction function = capture_.finish(results, replaces);
+  const CapturedGraph& graph = *function.graph;
   EXPECT_EQ(graph.plan.slots.size(), 2U);
-  ASSERT_EQ(graph.draws.size(), 1U);
-  EXPECT_EQ(graph.draws[0]().offset, 9U);
+  ASSERT_EQ(function.draws.size(), 1U);
+  EXPECT_EQ(function.draws[0]().offset, 9U);
   EXPECT_NE(text_of(graph).find("tensor<i64>"), std::string::npos) << text_of(graph);
 }
 

@@ -69,7 +69,7 @@ ControlFlow::Part captured(size_t arguments, const Body& body) {
   std::vector<ValueRef> given;
   for (size_t i = 0; i < arguments; ++i) given.push_back(capture.argument(kPair));
   const std::vector<ValueRef> results = body(capture, given);
-  return part_of(capture.finish(results, std::vector<int32_t>(results.size(), -1)));
+  return part_of(*capture.finish(results, std::vector<int32_t>(results.size(), -1)).graph);
 }
 
 std::string text_of(const Plan& plan) {

@@ -4,28 +4,42 @@ sample of each entry, in the full run all samples of all dtypes; see cases.py fo
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import known
 import pytest
 import table
 from cases import CHECKS, COMPILED, run_entry
-from entries import ENTRIES, FULL, QUICK
+from entries import ENTRIES, QUICK, SLICES, Extent, dtypes
 
-EXTENT = FULL if os.environ.get("TORCH_TPU_TEST_FULL") == "1" else QUICK
+FULL = os.environ.get("TORCH_TPU_TEST_FULL") == "1"
 
 # The quick run takes every entry here and a sixth of them for the other checks, which differ from the function by code
 # that all operators share.
 THOROUGH = ("forward", "gradient", "error")
-PARAMETERS = [
-    pytest.param(name, check, id=f"{check}-{name}", marks=[pytest.mark.quick] * (check in THOROUGH or i % 6 == 0))
-    for check in CHECKS
-    for i, name in enumerate(ENTRIES)
-]
 
 
-@pytest.mark.parametrize(("entry", "check"), PARAMETERS)
-def test_entry(entry: str, check: str) -> None:
-    known.assert_expected(run_entry(entry, check, extent=EXTENT), entry, check)
+def parameters() -> Iterator[Any]:
+    for check in CHECKS:
+        for i, (name, op) in enumerate(ENTRIES.items()):
+            if not FULL or check == "error":
+                marks = [pytest.mark.quick] * (check in THOROUGH or i % 6 == 0)
+                yield pytest.param(name, check, QUICK, id=f"{check}-{name}", marks=marks)
+                continue
+            count = SLICES.get(name, 1)
+            for dtype in dtypes(op):
+                for k in range(count):
+                    extent = Extent(every_dtype=True, samples=None, dtype=dtype, slice=(k, count))
+                    number = f"-{k + 1}of{count}" if count > 1 else ""
+                    yield pytest.param(
+                        name, check, extent, id=f"{check}-{name}-{str(dtype).removeprefix('torch.')}{number}"
+                    )
+
+
+@pytest.mark.parametrize(("entry", "check", "extent"), parameters())
+def test_entry(entry: str, check: str, extent: Extent) -> None:
+    known.assert_expected(run_entry(entry, check, extent=extent), entry, check, part=extent.dtype is not None)
 
 
 def test_table_of_known_failures_names_entries() -> None:
