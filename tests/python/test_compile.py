@@ -131,6 +131,37 @@ def test_numbers_that_change(dynamic: bool | None, graphs: list[Any]) -> None:
     assert all(graph.reason is None for graph in graphs)
 
 
+def test_numbers_in_other_captures() -> None:
+    """A step draws them anew at each call; a graph keeps those that it was captured with."""
+    inner = compiled(lambda x, scale: (x * (scale / 2)).sin() + scale, dynamic=True)
+    step = torch_tpu.compile.step(inner)
+    x = torch.randn(3, 4)
+    for scale in (1.5, 2.5, 1.5):
+        assert_matches(step(x.to(DEVICE), scale), (x * (scale / 2)).sin() + scale)
+    graph, static = torch.tpu.Graph(), x.to(DEVICE)
+    with graph:
+        result = inner(static, 4.5)
+    assert_matches(inner(static, 0.5), (x * 0.25).sin() + 0.5)
+    graph.replay()
+    assert_matches(result, (x * 2.25).sin() + 4.5)
+    assert_matches(inner(static, 4.5), (x * 2.25).sin() + 4.5)
+
+
+def test_the_host_draws_anew() -> None:
+    """What a graph draws on the host is another number in each call."""
+
+    def function(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        drawn = torch.rand(())
+        return x * (scale * drawn), drawn
+
+    step = compiled(function, dynamic=True)
+    x = torch.ones(3, device=DEVICE)
+    first, second = step(x, 1.5), step(x, 1.5)
+    assert first[1] != second[1]
+    for product, drawn in (first, second):
+        torch.testing.assert_close(product.cpu(), torch.full((3,), 1.5) * drawn)
+
+
 def test_mutation_of_arguments() -> None:
     def function(x: Tensor, y: Tensor) -> Tensor:
         x.add_(y)

@@ -15,6 +15,8 @@ import torch
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
+from torch_tpu import _C
+
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
@@ -41,25 +43,34 @@ class WithNumbers:
     def __init__(self, parts: Parts, program: Callable[..., Any]) -> None:
         self._parts = parts
         self._program = program
-        self._last: tuple[Any, ...] = ()
-        self._taken: list[torch.Tensor] = []
-        self._host_results: list[torch.Tensor] = []
+        # What was given, and what it made. Replaced as one: threads may call with different numbers.
+        self._last: tuple[tuple[str, ...], list[torch.Tensor], list[torch.Tensor]] = ((), [], [])
 
     def __call__(self, *args: Any) -> list[Any]:
         parts = self._parts
+        taken, host_results = self._numbers(args)
+        results = list(self._program(*(args[i] for i in parts.kept), *taken))
+        for place, result in zip(parts.host_results, host_results, strict=True):
+            results.insert(place, result.clone())  # the caller's own
+        return results
+
+    def _numbers(self, args: tuple[Any, ...]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        parts, last = self._parts, self._last
         # As text: -0.0 is another number than 0.0.
         numbers = (repr(args[i].item()) for i in parts.numbers)
         given = (*numbers, *(repr(a) for a in args if isinstance(a, (int, float))))
-        if given != self._last:
-            with torch.no_grad():
-                found = parts.host(*args)
-            self._taken = [number.to(parts.target) for number in found[: parts.taken]]
-            self._host_results = found[parts.taken :]
-            self._last = given
-        results = list(self._program(*(args[i] for i in parts.kept), *self._taken))
-        for place, result in zip(parts.host_results, self._host_results, strict=True):
-            results.insert(place, result.clone())  # the caller's own
-        return results
+        capturing = _C.capturing() is not None
+        if given == last[0] and not capturing:
+            return last[1], last[2]
+        with torch.no_grad():
+            found = parts.host(*args)
+            taken, host_results = found[: parts.taken], found[parts.taken :]
+            if capturing:  # a graph keeps the numbers, and nothing is copied from the host while it is made
+                made = [torch.full((), x.item(), dtype=x.dtype, device=parts.target) for x in taken]
+                return made, host_results
+            made = [number.to(parts.target) for number in taken]
+        self._last = given, made, host_results
+        return made, host_results
 
 
 def split(graph: torch.fx.GraphModule) -> Parts | None:
@@ -119,10 +130,17 @@ def _on_host(nodes: list[torch.fx.Node]) -> set[torch.fx.Node] | None:
         if all(x.device.type != "cpu" for x in _tensors(node)):
             continue
         tensors = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-        if not _is_number(node) or not found.issuperset(tensors):
+        if not _is_number(node) or not _is_function(node) or not found.issuperset(tensors):
             return None
         found.add(node)
     return found
+
+
+def _is_function(node: torch.fx.Node) -> bool:
+    """Whether it gives the same for the same, and writes to nothing."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.op == "placeholder"
+    return torch.Tag.nondeterministic_seeded not in node.target.tags and not node.target._schema.is_mutable
 
 
 def _is_size(node: torch.fx.Node) -> bool:

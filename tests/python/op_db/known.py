@@ -58,6 +58,13 @@ KNOWN = (
         "^bfloat16 #8$",
     ),
     Known(
+        "max_norm scales the weights in place: where their elements overlap the device refuses, or the order counts",
+        "nn.functional.embedding nn.functional.embedding_bag",
+        ("layouts", "traced"),
+        "expanded|overlapping",
+        certain=False,
+    ),
+    Known(
         "a matrix of equal rows is singular: what factorisations and solvers make of it depends on the last rounding",
         "linalg.cholesky_ex linalg.cond linalg.eig linalg.eigvals linalg.ldl_solve linalg.lstsq "
         "linalg.lstsq.grad_oriented linalg.inv_ex",
