@@ -307,6 +307,12 @@ bool keeps_out_of_last_dims(BoundedCall& call) {
   return true;
 }
 
+// Places behind the end may be in other planes: zeros are added to the first.
+template <size_t kDims>
+bool max_pool_backward(BoundedCall& call) {
+  return keeps_out_of_last_dims<kDims>(call) && all_zero(call);
+}
+
 // Statistics of a channel, which the row divides by the present counts.
 template <size_t kImages, size_t kTraining = SIZE_MAX>
 bool batch_norm(BoundedCall& call) {
@@ -507,9 +513,9 @@ const std::unordered_map<std::string_view, BoundedRule>& special_rules() {
       {"_batch_norm_no_update", batch_norm<0>},
       {"native_batch_norm_backward", batch_norm<1, 7>},
       {"max_pool2d_with_indices", keeps_out_of_last_dims<2>},
-      {"max_pool2d_with_indices_backward", keeps_out_of_last_dims<2>},
+      {"max_pool2d_with_indices_backward", max_pool_backward<2>},
       {"max_pool3d_with_indices", keeps_out_of_last_dims<3>},
-      {"max_pool3d_with_indices_backward", keeps_out_of_last_dims<3>},
+      {"max_pool3d_with_indices_backward", max_pool_backward<3>},
       {"avg_pool2d", keeps_out_of_last_dims<2>},
       {"avg_pool2d_backward", keeps_out_of_last_dims<2>},
       {"avg_pool3d", keeps_out_of_last_dims<3>},
