@@ -65,7 +65,10 @@ at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == at::kLong,
               "nonzero: Expected out tensor to have scalar type Long but got scalar type ", out.scalar_type());
   const at::Tensor result = nonzero_of(self);
-  resize_output(out, result.sizes());
+  if (out.sizes() != result.sizes()) {
+    resize_output(out, result.sizes());
+    out.as_strided_(result.sizes(), result.strides());
+  }
   return out.copy_(result);
 }
 

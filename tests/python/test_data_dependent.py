@@ -189,6 +189,20 @@ def test_results_are_apart_from_what_they_come_from() -> None:
     assert out.tolist() == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.parametrize("strides", [None, (2, 1), (1, 3)])
+def test_places_in_a_given_tensor(strides: tuple[int, int] | None) -> None:
+    """A tensor that has to be resized gets the strides of a new result."""
+    x = torch.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]])
+
+    def places(x: Tensor) -> Tensor:
+        out = torch.empty(0, dtype=torch.int64, device=x.device)
+        if strides is not None:
+            out = torch.empty_strided((3, 2), strides, dtype=torch.int64, device=x.device)
+        return torch.nonzero(x, out=out)
+
+    assert_matches(places(x.to(DEVICE)), places(x), strides=True)
+
+
 def test_repeats_that_do_not_fit() -> None:
     for repeat, size in (([1, 2], 4), ([3, -1], None), ([1, -1], 1)):
         for device in ("cpu", DEVICE):

@@ -86,6 +86,12 @@ KNOWN = (
         "expanded",
     ),
     Known(
+        "of operands that are transposed and broadcast, PyTorch's meta kernels order the result's dims otherwise",
+        "copysign div.floor_rounding floor_divide heaviside ldexp logaddexp logical_and logical_or logical_xor",
+        ("layouts",),
+        "#[1-9][0-9]* (transposed|overlapping)",
+    ),
+    Known(
         "results have the strides of PyTorch's meta kernels and of CUDA, not those of the CPU's kernels",
         "native_dropout_backward",
         ("layouts",),
