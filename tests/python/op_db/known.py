@@ -45,7 +45,7 @@ KNOWN = (
         "outside training the statistics have a number for each channel, as in PyTorch's meta kernels for every device "
         "but the CPU, whose are empty",
         "native_batch_norm _native_batch_norm_legit",
-        ("forward",),
+        ("forward", "layouts", "noncontiguous"),
         "float(32|64) #[1478]",
     ),
     Known("the same", "_native_batch_norm_legit", ("out",), "#[1478] "),
@@ -67,7 +67,7 @@ KNOWN = (
     Known(
         "a matrix of equal rows is singular: what factorisations and solvers make of it depends on the last rounding",
         "linalg.cholesky_ex linalg.cond linalg.eig linalg.eigvals linalg.ldl_solve linalg.lstsq "
-        "linalg.lstsq.grad_oriented linalg.inv_ex",
+        "linalg.lstsq.grad_oriented linalg.inv_ex linalg.svd svd svd_lowrank pca_lowrank pinverse triangular_solve",
         ("layouts",),
         "expanded|overlapping",
         certain=False,
@@ -77,7 +77,7 @@ KNOWN = (
         "statistics that share memory are refused, as everywhere else",
         "native_batch_norm _native_batch_norm_legit _batch_norm_with_update nn.functional.batch_norm",
         ("layouts",),
-        "transposed|expanded",
+        "transposed|expanded|overlapping",
     ),
     Known(
         "running statistics that share memory are refused, as everywhere else",
