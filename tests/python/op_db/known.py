@@ -97,6 +97,7 @@ KNOWN = (
         ("layouts",),
         "transposed|overlapping",
     ),
+    Known("the same, of images", "nn.functional.nll_loss", ("layouts",), "#[1-9][0-9]* (transposed|overlapping)"),
     Known(
         "the same, of channels_last",
         "nn.functional.conv_transpose3d nn.functional.pixel_shuffle nn.functional.channel_shuffle",
@@ -115,6 +116,7 @@ KNOWN = (
         ("layouts",),
         "#(8|9|1[0-5]|24) (transposed|channels_last|overlapping)",
     ),
+    Known("any of equal elements may be the kth", "kthvalue", ("layouts",), "expanded|overlapping", certain=False),
     Known(
         "of equal strides the CPU's transforms put any first",
         "fft.fft fft.fft2 fft.fftn fft.hfft2 fft.rfft fft.rfft2 fft.rfftn fft.ifft fft.ifft2 fft.ifftn fft.ihfft "
